@@ -1,0 +1,35 @@
+# `make demo` and `make test` set up all they need in .venv, from PyPI.
+VENV := .venv
+BIN := $(VENV)/bin
+export PYSPARK_PYTHON := $(abspath $(BIN)/python)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.PHONY: help demo test test-all lint format lock clean
+
+help:  ## what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
+	@$(BIN)/python examples/flights.py
+
+test: $(VENV)/ready  ## the test suite, a few minutes
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/ready  ## the test suite with the slow tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/ready  ## formatting, lint rules and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/ready  ## format the code and apply the lint rules' fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove what was made
+	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/ready: pyproject.toml requirements.lock
+	@sh scripts/setup.sh $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""Aggregate functions: what the user names (`functions`), and how the operator computes them (`aggregation`)."""

@@ -1,0 +1,79 @@
+"""The aggregates of one operator, bound to columns: rows to partial aggregates, partials merged, partials to results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates import holistic, incremental
+from forebay.aggregates.bound import BoundAggregate
+
+ROWS = "rows"
+"""The column of a partial aggregate that counts the rows in it."""
+
+FUNCTIONS = {**incremental.FUNCTIONS, **holistic.FUNCTIONS}
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Aggregates by key.
+
+    Parameters
+    ----------
+    keys : sequence of str
+        The key columns.
+    aggregates : sequence of BoundAggregate
+        What is computed, in the order of the result columns.
+
+    Examples
+    --------
+    >>> total = BoundAggregate("total", "sum", ("x",), (pa.int64(),), pa.int64())
+    >>> sums = Aggregation(("k",), (total,))
+    >>> rows = pl.DataFrame({"k": ["a", "a", "b"], "x": [1, 2, 3]})
+    >>> one, two = sums.partial(rows), sums.partial(rows)
+    >>> merged = sums.merge(pl.concat([one, two]))
+    >>> [column.to_pylist() for column in sums.finish(merged)]
+    [[6, 6]]
+    """
+
+    keys: tuple[str, ...]
+    aggregates: tuple[BoundAggregate, ...]
+    _parts: Mapping[str, incremental.Part] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        parts: dict[str, incremental.Part] = {}
+        for aggregate in self.aggregates:
+            parts |= FUNCTIONS[aggregate.function].parts(aggregate)
+        object.__setattr__(self, "_parts", parts)
+
+    def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+        """Partial aggregates of rows, one row per key (and per value of the columns ``by``), with a `ROWS` column."""
+        parts = [part.partial.alias(name) for name, part in self._parts.items()]
+        return _grouped(rows, [*by, *self.keys], [pl.len().cast(pl.Int64).alias(ROWS), *parts])
+
+    def merge(self, partials: pl.DataFrame) -> pl.DataFrame:
+        """Partial aggregates merged, one row per key. Order of arrival counts for ``first`` and ``last``."""
+        parts = [part.merged(name).alias(name) for name, part in self._parts.items()]
+        return _grouped(partials, list(self.keys), [pl.col(ROWS).sum(), *parts])
+
+    def finish(self, partials: pl.DataFrame) -> list[pa.Array]:
+        """One array of results per aggregate, aligned with the rows of ``partials``."""
+        return [FUNCTIONS[aggregate.function].finish(aggregate, partials) for aggregate in self.aggregates]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"keys": self.keys, "aggregates": self.aggregates}  # expressions are made again where it arrives
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+
+def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:
+    if by:
+        return rows.group_by(by).agg(expressions)
+    return rows.group_by(pl.lit(0).alias("")).agg(expressions).drop("")

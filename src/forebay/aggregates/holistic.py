@@ -1,0 +1,98 @@
+"""Holistic aggregates: they need all rows of a window. Their parts have no merge."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+
+
+def _values(aggregate: BoundAggregate) -> pl.Expr:
+    return pl.col(aggregate.inputs[0]).drop_nulls()
+
+
+# median and percentile -------------------------------------------------------------------------------------------------
+
+
+def _sorted_name(aggregate: BoundAggregate) -> str:
+    return f"{aggregate.inputs[0]}.sorted"
+
+
+def _sorted(aggregate: BoundAggregate) -> Parts:
+    return {_sorted_name(aggregate): Part(_values(aggregate).sort())}
+
+
+def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    lists = partials[_sorted_name(aggregate)]
+    sizes = lists.list.len().to_numpy().astype(np.int64)
+    ends = np.cumsum(sizes)
+    values = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
+    percentages = 0.5 if aggregate.function == "median" else aggregate.options["percentage"]
+    if isinstance(percentages, int | float):
+        return pa.array(_interpolated(values, ends - sizes, sizes, percentages), mask=sizes == 0)
+    columns = [_interpolated(values, ends - sizes, sizes, percentage) for percentage in percentages]
+    flat = np.stack(columns, axis=1)[sizes > 0].ravel()
+    lengths = np.where(sizes > 0, len(percentages), 0)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    nulls = pa.array(sizes == 0)
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=nulls).cast(aggregate.result)
+
+
+def _interpolated(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, percentage: float) -> np.ndarray:
+    """The value at the fractional position ``(n - 1) * percentage`` of each sorted run, with Spark's rounding."""
+    if not len(values):
+        return np.zeros(len(starts))
+    position = np.maximum(sizes - 1, 0) * float(percentage)
+    lower, upper = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+    at = np.minimum(starts, len(values) - 1)  # an empty run at the end has no value; its result is masked
+    below = values[np.minimum(at + lower, len(values) - 1)]
+    above = values[np.minimum(at + upper, len(values) - 1)]
+    with np.errstate(invalid="ignore"):
+        between = (upper - position) * below + (position - lower) * above
+    return np.asarray(np.where((lower == upper) | (below == above), below, between), dtype=np.float64)
+
+
+# the others ------------------------------------------------------------------------------------------------------------
+
+
+def _mode(aggregate: BoundAggregate) -> Parts:
+    ties = _values(aggregate).mode()
+    ordered = not pa.types.is_nested(aggregate.input_types[0])
+    return {_name(aggregate): Part(ties.min() if ordered else ties.first())}
+
+
+def _list(aggregate: BoundAggregate) -> Parts:
+    return {_name(aggregate): Part(_values(aggregate).implode())}
+
+
+def _set(aggregate: BoundAggregate) -> Parts:
+    return {_name(aggregate): Part(_values(aggregate).unique().implode())}
+
+
+def _distinct(aggregate: BoundAggregate) -> Parts:
+    whole = pl.all_horizontal(pl.col(name).is_not_null() for name in aggregate.inputs)
+    rows = pl.struct(aggregate.inputs).filter(whole)
+    return {_name(aggregate): Part(rows.n_unique().cast(pl.Int64))}
+
+
+def _name(aggregate: BoundAggregate) -> str:
+    return f"{','.join(aggregate.inputs)}.{aggregate.function}"
+
+
+def _result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    return to_arrow(partials[_name(aggregate)], aggregate.result)
+
+
+_percentile = Function(_sorted, _percentile_result)
+
+FUNCTIONS = {
+    "median": _percentile,
+    "percentile": _percentile,
+    "mode": Function(_mode, _result),
+    "collect_list": Function(_list, _result),
+    "collect_set": Function(_set, _result),
+    "count_distinct": Function(_distinct, _result),
+}

@@ -1,0 +1,276 @@
+"""Incremental aggregates: a small state per key that rows are merged into.
+
+A state consists of named *parts*. Each part is a column: how rows give it, and how several of it give one. Aggregates that
+need the same part of the same input share it, as ``sum`` and ``avg`` share a count. Semantics are Spark's: NULLs do not
+count, NaN is larger than any number, a sum that leaves its type is an error under ANSI and wraps (integers) or is NULL
+(decimals) otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates import hyperloglog
+from forebay.aggregates.bound import BoundAggregate
+from forebay.errors import ArithmeticOverflow
+
+Parts = dict[str, "Part"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One column of a state. ``merge`` maps that column to the expression that merges it; None where it cannot be."""
+
+    partial: pl.Expr
+    merge: Callable[[pl.Expr], pl.Expr] | None = None
+
+    def merged(self, name: str) -> pl.Expr:
+        if self.merge is None:
+            raise TypeError(f"{name} belongs to a holistic aggregate, which has no partial results to merge")
+        return self.merge(pl.col(name))
+
+
+@dataclass(frozen=True)
+class Function:
+    """An aggregate function: the parts of its state, and its result from those columns of a frame of partials."""
+
+    parts: Callable[[BoundAggregate], Parts]
+    finish: Callable[[BoundAggregate, pl.DataFrame], pa.Array]
+
+
+def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:
+    """A column as one Arrow array of the result's type."""
+    array = values.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return array if array.type.equals(result) else array.cast(result)
+
+
+def _total(part: pl.Expr) -> pl.Expr:
+    return part.sum()
+
+
+def _column(aggregate: BoundAggregate) -> str:
+    return aggregate.inputs[0]
+
+
+# count ---------------------------------------------------------------------------------------------------------------
+
+
+def _count_name(aggregate: BoundAggregate) -> str:
+    return f"{','.join(aggregate.inputs) or '*'}.count"
+
+
+def _count(aggregate: BoundAggregate) -> Parts:
+    counted = pl.col(_column(aggregate)).count() if aggregate.inputs else pl.len()
+    return {_count_name(aggregate): Part(counted.cast(pl.Int64), _total)}
+
+
+def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    return to_arrow(partials[_count_name(aggregate)], aggregate.result)
+
+
+# sum and mean --------------------------------------------------------------------------------------------------------
+
+
+def _sum(aggregate: BoundAggregate) -> Parts:
+    """Integers and decimals are summed as 128-bit decimals, so that no partial sum can overflow."""
+    name, kind = _column(aggregate), aggregate.input_types[0]
+    values = pl.col(name)
+    if pa.types.is_integer(kind):
+        values = values.cast(pl.Decimal(38, 0))
+    elif pa.types.is_decimal(kind):
+        values = values.cast(pl.Decimal(38, kind.scale))
+    return {f"{name}.sum": Part(values.sum(), _total), **_count(aggregate)}
+
+
+def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    name, kind = _column(aggregate), aggregate.input_types[0]
+    sums = partials[f"{name}.sum"]
+    empty = (partials[f"{name}.count"] == 0).to_numpy()
+    if pa.types.is_floating(kind):
+        return pa.array(sums.to_numpy(), mask=empty)
+    low, high = _words(sums)
+    if pa.types.is_integer(kind):
+        overflown = (high != low >> 63) & ~empty
+        if overflown.any() and aggregate.options["ansi"]:
+            raise _overflow(aggregate)
+        return pa.array(low, mask=empty)
+    overflown = _beyond(low, high, aggregate.result.precision) & ~empty
+    if overflown.any() and aggregate.options["ansi"]:
+        raise _overflow(aggregate)
+    return _decimals(low, high, empty | overflown, aggregate.result)
+
+
+def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    name, kind = _column(aggregate), aggregate.input_types[0]
+    sums, counts = partials[f"{name}.sum"], partials[f"{name}.count"].to_numpy()
+    empty = counts == 0
+    divisor = np.where(empty, 1, counts)
+    if pa.types.is_floating(kind):
+        return pa.array(sums.to_numpy() / divisor, mask=empty)
+    low, high = _words(sums)
+    # exact division, rounded half up as Spark does; one Python integer per key and window, not per row
+    scaled = ((high.astype(object) << 64) + low.view(np.uint64).astype(object)) * 10 ** (aggregate.result.scale - kind.scale)
+    absolute = (abs(scaled) * 2 + divisor) // (2 * divisor.astype(object))
+    quotient = np.where(scaled < 0, -absolute, absolute)
+    low = (quotient & (2**64 - 1)).astype(np.uint64).view(np.int64)
+    high = (quotient >> 64).astype(np.int64)
+    return _decimals(low, high, empty, aggregate.result)
+
+
+def _words(decimals: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+    """The low and high 64 bits of 128-bit decimals, as signed integers."""
+    array = decimals.to_arrow()
+    words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+    return words[0::2].copy(), words[1::2].copy()
+
+
+def _decimals(low: np.ndarray, high: np.ndarray, null: np.ndarray, result: pa.DataType) -> pa.Array:
+    words = np.empty(2 * len(low), np.int64)
+    words[0::2], words[1::2] = low, high
+    valid = pa.array(~null).buffers()[1]
+    return pa.Array.from_buffers(result, len(low), [valid, pa.py_buffer(words)])
+
+
+def _beyond(low: np.ndarray, high: np.ndarray, precision: int) -> np.ndarray:
+    """Which 128-bit integers have more than ``precision`` digits."""
+    bound_high, bound_low = divmod(10**precision, 2**64)
+    unsigned = low.view(np.uint64)
+    above = (high > bound_high) | ((high == bound_high) & (unsigned >= np.uint64(bound_low)))
+    floor_high, floor_low = divmod(-(10**precision), 2**64)
+    below = (high < floor_high) | ((high == floor_high) & (unsigned <= np.uint64(floor_low)))
+    return np.asarray(above | below)
+
+
+def _overflow(aggregate: BoundAggregate) -> ArithmeticOverflow:
+    return ArithmeticOverflow(
+        f"{aggregate.label} left the range of {aggregate.result}. Sum a wider type, for example "
+        "cast(... as decimal(38, 0)), or set spark.sql.ansi.enabled to false to get Spark's result without ANSI."
+    )
+
+
+# variance ------------------------------------------------------------------------------------------------------------
+
+
+def _moments(aggregate: BoundAggregate) -> Parts:
+    """Count, mean and the sum of squared deviations, merged as Chan, Golub and LeVeque do."""
+    name = _column(aggregate)
+    values = pl.col(name)
+    n, mean = pl.col(f"{name}.count"), pl.col(f"{name}.mean")
+    mean_of_all = (n * mean).sum() / n.sum()
+    return {
+        **_count(aggregate),
+        f"{name}.mean": Part(values.mean(), lambda part: mean_of_all),
+        f"{name}.m2": Part(values.var(ddof=0) * values.count(), lambda part: (part + n * (mean - mean_of_all) ** 2).sum()),
+    }
+
+
+def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    name = _column(aggregate)
+    degrees = partials[f"{name}.count"].to_numpy() - (0 if aggregate.function.endswith("_pop") else 1)
+    squares = partials[f"{name}.m2"].fill_null(0.0).to_numpy()
+    null = degrees <= 0
+    values = squares / np.where(null, 1, degrees)
+    return pa.array(np.sqrt(values) if aggregate.function.startswith("stddev") else values, mask=null)
+
+
+# extremes, first and last ----------------------------------------------------------------------------------------------
+
+
+def _extreme(take: str) -> Callable[[BoundAggregate], Parts]:
+    def parts(aggregate: BoundAggregate) -> Parts:
+        method = "nan_max" if take == "max" and pa.types.is_floating(aggregate.input_types[0]) else take
+
+        def extreme(values: pl.Expr) -> pl.Expr:
+            return getattr(values, method)()  # type: ignore[no-any-return]
+
+        return {f"{_column(aggregate)}.{take}": Part(extreme(pl.col(_column(aggregate))), extreme)}
+
+    return parts
+
+
+def _end(aggregate: BoundAggregate) -> Parts:
+    def end(values: pl.Expr) -> pl.Expr:
+        kept = values.drop_nulls() if aggregate.options["ignorenulls"] else values
+        return kept.first() if aggregate.function == "first" else kept.last()
+
+    return {_end_name(aggregate): Part(end(pl.col(_column(aggregate))), end)}
+
+
+def _end_name(aggregate: BoundAggregate) -> str:
+    return f"{_column(aggregate)}.{aggregate.function}{'_value' if aggregate.options['ignorenulls'] else ''}"
+
+
+def _part_result(suffix: str) -> Callable[[BoundAggregate, pl.DataFrame], pa.Array]:
+    return lambda aggregate, partials: to_arrow(partials[f"{_column(aggregate)}.{suffix}"], aggregate.result)
+
+
+# max_by and min_by -----------------------------------------------------------------------------------------------------
+
+
+def _by(aggregate: BoundAggregate) -> Parts:
+    """The chosen value and what it was chosen by. Sorting puts NaN last and NULL first, as Spark orders them."""
+    value, order = aggregate.inputs
+    largest = aggregate.function == "max_by"
+    name = _by_name(aggregate)
+    floating = pa.types.is_floating(aggregate.input_types[1])
+
+    def pick(values: pl.Expr, by: pl.Expr) -> pl.Expr:
+        if not floating:
+            return values.max_by(by) if largest else values.min_by(by)
+        ordered = values.filter(by.is_not_null()).sort_by(by.filter(by.is_not_null()), maintain_order=True)
+        return ordered.last() if largest else ordered.first()
+
+    def extreme(by: pl.Expr) -> pl.Expr:
+        if not largest:
+            return by.min()
+        return by.nan_max() if floating else by.max()
+
+    return {
+        name: Part(pick(pl.col(value), pl.col(order)), lambda part: pick(part, pl.col(f"{name}.order"))),
+        f"{name}.order": Part(extreme(pl.col(order)), extreme),
+    }
+
+
+def _by_name(aggregate: BoundAggregate) -> str:
+    return f"{aggregate.inputs[0]}.{aggregate.function}.{aggregate.inputs[1]}"
+
+
+# approx_count_distinct -------------------------------------------------------------------------------------------------
+
+
+def _sketch_name(aggregate: BoundAggregate) -> str:
+    return f"{_column(aggregate)}.registers{aggregate.options['precision']}"
+
+
+def _sketch(aggregate: BoundAggregate) -> Parts:
+    codes = hyperloglog.codes(pl.col(_column(aggregate)), aggregate.options["precision"])
+    return {_sketch_name(aggregate): Part(codes.unique(), lambda part: part.list.explode().drop_nulls().unique())}
+
+
+def _sketch_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    tables = aggregate.options["tables"]
+    return pa.array(hyperloglog.estimate(partials[_sketch_name(aggregate)], aggregate.options["precision"], tables))
+
+
+_variance = Function(_moments, _variance_result)
+_mean = Function(_sum, _mean_result)
+
+FUNCTIONS = {
+    "count": Function(_count, _count_result),
+    "sum": Function(_sum, _sum_result),
+    "avg": _mean,
+    "mean": _mean,
+    "min": Function(_extreme("min"), _part_result("min")),
+    "max": Function(_extreme("max"), _part_result("max")),
+    "bool_and": Function(_extreme("min"), _part_result("min")),
+    "bool_or": Function(_extreme("max"), _part_result("max")),
+    **dict.fromkeys(("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"), _variance),
+    **dict.fromkeys(("first", "last"), Function(_end, lambda a, partials: to_arrow(partials[_end_name(a)], a.result))),
+    **dict.fromkeys(("max_by", "min_by"), Function(_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result))),
+    "approx_count_distinct": Function(_sketch, _sketch_result),
+}

@@ -1,0 +1,92 @@
+"""``fb.apply``: a user's function over the rows of each key and window."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A function bound to the columns it is given.
+
+    Attributes
+    ----------
+    function : callable
+        ``function(key, rows)``.
+    columns : mapping of str to str
+        The columns of a packed batch that it sees, and the names it sees them under.
+    """
+
+    function: Callable[..., Any]
+    columns: tuple[tuple[str, str], ...]
+
+    def results(
+        self, rows: pl.DataFrame, keys: list[str], window: tuple[int, int], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Call the function for each key in ``rows`` and put the window and the key before what it returns."""
+        from forebay.windowing import assemble
+
+        convert = _converter(self.function)
+        own = pa.schema(list(schema)[1 + len(keys) :])
+        groups = rows.group_by(keys, maintain_order=True) if keys else [((), rows)]
+        for key, group in groups:
+            shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
+            table = _returned(self.function(key, convert(shown)), own, self.function)
+            if table.num_rows:
+                first = group.head(1).select(keys).to_arrow(compat_level=pl.CompatLevel.oldest())
+                repeated = first.take(np.zeros(table.num_rows, np.int64))
+                columns = [column.combine_chunks() for column in (*repeated.columns, *table.columns)]
+                yield assemble(window, columns, table.num_rows, schema)
+
+
+def _converter(function: Callable[..., Any]) -> Callable[[pl.DataFrame], Any]:
+    """How the rows are handed over: by the annotation of the second parameter, polars when it has none."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 2:
+        raise InvalidArgument(
+            f"{function.__name__} takes {len(parameters)} parameters; fb.apply calls it as func(key, rows)"
+        )
+    try:
+        annotation = typing.get_type_hints(function).get(parameters[1].name)
+    except NameError:
+        annotation = parameters[1].annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__module__", "")
+    if name.startswith(("pandas", "pd.")):
+        return lambda frame: frame.to_arrow(compat_level=pl.CompatLevel.oldest()).to_pandas()
+    if name.startswith(("pyarrow", "pa.")):
+        return lambda frame: frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return lambda frame: frame
+
+
+def _returned(value: Any, schema: pa.Schema, function: Callable[..., Any]) -> pa.Table:
+    """What the function returned as a table of ``schema``."""
+    if isinstance(value, pl.DataFrame):
+        table = value.to_arrow(compat_level=pl.CompatLevel.oldest())
+    elif isinstance(value, pa.Table):
+        table = value
+    elif type(value).__module__.startswith("pandas"):
+        table = pa.Table.from_pandas(value, preserve_index=False)
+    else:
+        raise InvalidArgument(
+            f"{function.__name__} returned {type(value).__name__}; "
+            "fb.apply needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
+        )
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise InvalidArgument(
+            f"{function.__name__} returned the columns {table.column_names}; its schema also names {missing}"
+        )
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgument(f"{function.__name__} returned rows that do not fit its schema {schema}: {error}") from error

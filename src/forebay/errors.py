@@ -1,0 +1,56 @@
+"""Every error that forebay raises. Each message says what happened, why, and what to do about it."""
+
+from __future__ import annotations
+
+
+class ForebayError(Exception):
+    """Base of all errors of this library."""
+
+
+class InvalidArgument(ForebayError, ValueError):
+    """An argument has a value that the call cannot use (a malformed duration, a wrong aggregate argument)."""
+
+
+class UnknownColumn(InvalidArgument):
+    """A column name that the DataFrame does not have."""
+
+
+class UnsupportedType(ForebayError, TypeError):
+    """A column's type cannot be used in that place."""
+
+
+class MissingWatermark(ForebayError):
+    """The time column of a stream has no watermark, so no window could ever fire."""
+
+
+class UnsupportedConfiguration(ForebayError):
+    """The Spark session or one of its settings cannot run a forebay query."""
+
+
+class StateDirectoryError(ForebayError, OSError):
+    """The state directory cannot be found, read or written (permissions, a full disk).
+
+    Operator action: free or mount the disk, then start the query again. The last committed version is intact.
+    """
+
+
+class VersionNotFound(ForebayError):
+    """The version that Spark's checkpoint names is not in the state directory.
+
+    Operator action: restore the state directory that belongs to the checkpoint; both are one unit.
+    """
+
+
+class CorruptState(ForebayError):
+    """A state file is damaged: too short, or its checksum does not match.
+
+    Operator action: restore the named file, or the checkpoint with its state directory, from a copy.
+    """
+
+
+class LayoutChanged(ForebayError):
+    """The checkpoint was written by an operator with other keys, windows, aggregates or number of instances."""
+
+
+class ArithmeticOverflow(ForebayError, ArithmeticError):
+    """A sum left the range of its type while ``spark.sql.ansi.enabled`` is true."""

@@ -1,0 +1,45 @@
+"""Which store serves a window operation: the choice of FlowKV (section 3.1), made when the query is planned.
+
+How the aggregate is computed decides between *read-modify-write* (an intermediate aggregate is enough) and *append* (all
+rows must be there when the window fires). How the windows lie decides between *aligned* and *unaligned* reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Pattern(Enum):
+    """The access patterns of FlowKV."""
+
+    AAR = "append and aligned read"
+    RMW = "read-modify-write"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A pattern and the sentence that says why it was chosen."""
+
+    pattern: Pattern
+    reason: str
+
+
+def choose(holistic: Sequence[str]) -> Choice:
+    """The pattern of an aligned window whose aggregates include the ``holistic`` ones (names, for the reason).
+
+    Examples
+    --------
+    >>> choose([]).pattern
+    <Pattern.RMW: 'read-modify-write'>
+    >>> choose(["median(price)"]).reason
+    'median(price) needs all rows of a window at once, and aligned windows fire for all keys together'
+    """
+    if holistic:
+        needs = "needs" if len(holistic) == 1 else "need"
+        return Choice(
+            Pattern.AAR,
+            f"{', '.join(holistic)} {needs} all rows of a window at once, and aligned windows fire for all keys together",
+        )
+    return Choice(Pattern.RMW, "every aggregate has a small intermediate state that rows are merged into")

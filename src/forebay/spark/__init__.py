@@ -1,0 +1,1 @@
+"""forebay on PySpark Structured Streaming: what the user calls, and the vehicle that runs it."""

@@ -1,0 +1,55 @@
+"""Blobs: what travels between pack, operator and unpack. A blob is an Arrow IPC stream of a few MB at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+BLOB_BYTES = 4 << 20
+BLOB_ROWS = 1 << 16
+
+_PARTIAL = b"forebay.partial"
+
+
+class BlobWriter:
+    """Collects record batches of one schema into blobs."""
+
+    def __init__(self) -> None:
+        self._sink: pa.BufferOutputStream = None
+        self._schema: pa.Schema | None = None
+        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
+
+    def write(self, batch: pa.RecordBatch, *, partial: bool = False) -> Iterator[bytes]:
+        """Add a batch; yields the blobs that are complete. ``partial`` marks partial aggregates."""
+        schema = batch.schema.with_metadata({_PARTIAL: b""} if partial else None)
+        if self._schema is not None and not schema.equals(self._schema, check_metadata=True):
+            yield from self.finish()
+        if self._stream is None:
+            self._sink, self._schema = pa.BufferOutputStream(), schema
+            self._stream = pa.ipc.new_stream(self._sink, schema)
+        self._stream.write_batch(batch.replace_schema_metadata(schema.metadata))
+        if self._sink.tell() >= BLOB_BYTES:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[bytes]:
+        """Yields what is left."""
+        if self._stream is not None:
+            self._stream.close()
+            yield self._sink.getvalue().to_pybytes()
+            self._sink = self._schema = self._stream = None
+
+
+def read(blob: bytes | pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
+    """The batches of a blob, and whether they are partial aggregates."""
+    stream = pa.ipc.open_stream(blob)
+    return iter(stream), _PARTIAL in (stream.schema.metadata or {})
+
+
+def write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    """Batches of one schema as blobs, large ones cut."""
+    writer = BlobWriter()
+    for batch in batches:
+        for begin in range(0, batch.num_rows, BLOB_ROWS):
+            yield from writer.write(batch.slice(begin, BLOB_ROWS))
+    yield from writer.finish()

@@ -1,0 +1,143 @@
+"""Where state lives: ``<checkpointLocation>/forebay``, unless ``spark.forebay.stateDirectory`` says otherwise.
+
+Spark does not tell a Python worker the checkpoint location. A listener does: Spark calls it when a query starts, before
+its first batch, and it puts the location into the confs of that query's own session, which Spark hands to every task. It
+also compares the layouts that the checkpoint holds with those of the query; a mismatch travels the same way and
+stops the first task before it reads a row.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+
+from forebay.errors import LayoutChanged, UnsupportedConfiguration
+from forebay.spark import layout as layouts
+from forebay.spark import worker
+from forebay.spark.conf import PREFIX
+from forebay.spark.layout import Layout
+from forebay.store import filenames
+
+CHECKPOINT = PREFIX + "internal.checkpointLocation"
+REFUSED = PREFIX + "internal.refused"
+DIRECTORY = "forebay"
+MARK = re.compile(r"forebay_([0-9a-f]{12})")
+"""An operator's output column is named so; thereby a query's plan tells which layouts it has."""
+
+_planned: dict[str, Layout] = {}
+_watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+def watch(session: SparkSession, layout: Layout) -> str:
+    """Have queries of ``session`` tell their tasks where state lives; the name of the operator's output column."""
+    name = layouts.layout_id(layout)
+    _planned[name] = layout
+    if session not in _watched:
+        listener = _Starts(session)
+        session.streams.addListener(listener)
+        atexit.register(_unwatch, weakref.ref(session), listener)
+        _watched.add(session)
+    return f"forebay_{name}"
+
+
+def planned(plan: str) -> list[Layout]:
+    """The layouts of the forebay operators in a plan's text."""
+    return [_planned[name] for name in dict.fromkeys(MARK.findall(plan)) if name in _planned]
+
+
+def state_root(configured: str | None) -> Path:
+    """In a task: the state directory of its query; raises what the listener found wrong with it."""
+    refused = worker.local_property(REFUSED)
+    if refused:
+        raise LayoutChanged(refused)
+    location = worker.local_property(CHECKPOINT)
+    query = worker.local_property("sql.streaming.queryId")
+    return _root(configured, location, query)
+
+
+def root_of(query: StreamingQuery) -> Path:
+    """On the driver: the state directory of a query."""
+    execution = _execution(query)
+    configured = execution.sparkSessionForStream().conf().get(PREFIX + "stateDirectory", None)
+    return _root(configured, execution.resolvedCheckpointRoot(), str(query.id))
+
+
+def _root(configured: str | None, location: str | None, query: str | None) -> Path:
+    if configured:
+        return Path(configured.removeprefix("file://").removeprefix("file:")) / str(query)
+    if location is None:
+        raise UnsupportedConfiguration(
+            "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
+            f"another session than the one it was defined in. Set {PREFIX}stateDirectory."
+        )
+    url = urlparse(location)
+    if url.scheme not in ("", "file"):
+        raise UnsupportedConfiguration(
+            f"the checkpoint is at {location}; state can only be kept beside checkpoints on a file system that is "
+            f"mounted. Set {PREFIX}stateDirectory to a directory that all executors share."
+        )
+    return Path(unquote(url.path)) / DIRECTORY
+
+
+def _execution(query: StreamingQuery) -> Any:
+    return query._jsq.streamingQuery()
+
+
+def _mismatch(root: Path, plan: str) -> str | None:
+    """What differs between the layouts on disk and those in the plan, or None when every one on disk is in the plan."""
+    names = MARK.findall(plan)
+    strangers = [path.parent.name for path in root.glob(f"*/{filenames.LAYOUT}") if path.parent.name not in names]
+    here = planned(plan)
+    if not strangers or not here:
+        return None
+    return str(layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here)))
+
+
+def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:
+    return max(candidates, key=lambda layout: sum(layout.get(name) == value for name, value in wanted.items()))
+
+
+class _Starts(StreamingQueryListener):
+    def __init__(self, session: SparkSession) -> None:
+        self._session = weakref.ref(session)
+
+    def onQueryStarted(self, event: Any) -> None:
+        session = self._session()
+        query = session.streams.get(str(event.id)) if session is not None else None
+        if query is None:
+            return
+        execution = _execution(query)
+        plan = execution.analyzedPlan().toString()
+        if not MARK.search(plan):
+            return
+        conf = execution.sparkSessionForStream().conf()
+        conf.set(CHECKPOINT, execution.resolvedCheckpointRoot())
+        refused = _mismatch(root_of(query), plan)
+        if refused:
+            conf.set(REFUSED, refused)
+        else:
+            conf.unset(REFUSED)
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+
+def _unwatch(session: weakref.ref[SparkSession], listener: StreamingQueryListener) -> None:
+    """Leave the session before the interpreter does, or Spark would call a listener that is gone."""
+    alive = session()
+    if alive is not None and alive.sparkContext._jsc is not None:
+        alive.streams.removeListener(listener)

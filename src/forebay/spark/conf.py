@@ -1,0 +1,88 @@
+"""The settings of forebay, Spark confs under ``spark.forebay``, read once when a query is planned."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+
+PREFIX = "spark.forebay."
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@dataclass(frozen=True)
+class Conf:
+    """The settings, with their defaults. docs/configuration.md describes each.
+
+    Attributes
+    ----------
+    memory_mb : int
+        ``spark.forebay.memoryMB``: what one Python worker may hold of state.
+    instances_per_partition : int
+        ``spark.forebay.instancesPerPartition``: store instances in each state partition (FlowKV's m).
+    retain_batches : int
+        ``spark.forebay.retainBatches``: versions of the state that stay readable.
+    state_directory : str or None
+        ``spark.forebay.stateDirectory``: where state lives, instead of ``<checkpointLocation>/forebay``.
+    """
+
+    memory_mb: int = 256
+    instances_per_partition: int = 2
+    retain_batches: int = 2
+    state_directory: str | None = None
+
+    @classmethod
+    def of(cls, session: SparkSession) -> Conf:
+        """The settings of a session; `UnsupportedConfiguration` names one that cannot be used."""
+        return cls(
+            memory_mb=_integer(session, "memoryMB", cls.memory_mb, 8),
+            instances_per_partition=_integer(session, "instancesPerPartition", cls.instances_per_partition, 1),
+            retain_batches=_integer(session, "retainBatches", cls.retain_batches, 2),
+            state_directory=_directory(session),
+        )
+
+
+def require_rocksdb(session: SparkSession) -> None:
+    """Spark's own state must be in RocksDB: ``transformWithStateInPandas`` runs on no other provider."""
+    provider = session.conf.get(PROVIDER, None)
+    if provider is None or not provider.endswith(".RocksDBStateStoreProvider"):
+        raise UnsupportedConfiguration(
+            f"{PROVIDER} is {provider or 'not set'}; streaming queries of forebay need the RocksDB provider. Set\n"
+            f'    spark.conf.set("{PROVIDER}",\n        "{ROCKSDB}")\nbefore the query is started.'
+        )
+
+
+def _integer(session: SparkSession, name: str, default: int, least: int) -> int:
+    text = session.conf.get(PREFIX + name, str(default)) or ""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number of at least {least}")
+    return value
+
+
+def _directory(session: SparkSession) -> str | None:
+    text = session.conf.get(PREFIX + "stateDirectory", None)
+    if not text:
+        return None
+    path = Path(text.removeprefix("file://").removeprefix("file:"))
+    if not path.is_absolute():
+        raise UnsupportedConfiguration(f"{PREFIX}stateDirectory is {text!r}; it must be an absolute path")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise StateDirectoryError(
+            f"{PREFIX}stateDirectory is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
+            "Give the driver and executors write access, or name another directory."
+        ) from error
+    return str(path)

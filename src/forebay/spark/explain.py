@@ -1,0 +1,40 @@
+"""``fb.explain``: which store serves each operator of a DataFrame, and why."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from forebay.spark import checkpoint
+
+
+def explain(df: DataFrame) -> None:
+    """Print the forebay operators in a DataFrame's plan: window, keys, aggregates, and the store pattern with the reason.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A result of ``fb.groupBy(...).agg(...)``, or any DataFrame made from such results.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> ticks = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+    >>> fb.explain(fb.groupBy(ticks, fb.window("timestamp", "1 minute")).agg(fb.median("value")))
+    == forebay ==
+    window(timestamp, 60000000 us, 60000000 us, 0 us)
+      keys        none
+      aggregates  median(value)
+      pattern     AAR, append and aligned read: median(value) needs all rows of a window at once, and aligned windows fire for all keys together
+      instances   2 per state partition
+    """
+    operators = checkpoint.planned(df._jdf.queryExecution().logical().toString())
+    lines = ["== forebay =="]
+    for layout in operators:
+        lines += [
+            layout["window"],
+            f"  keys        {', '.join(layout['keys']) or 'none'}",
+            f"  aggregates  {', '.join(layout['aggregates'])}",
+            f"  pattern     {layout['pattern']}",
+            f"  instances   {layout['instancesPerPartition']} per state partition",
+        ]
+    print("\n".join(lines if operators else [*lines, "no operator of forebay in this plan"]))

@@ -1,0 +1,178 @@
+"""``fb.groupBy(...).agg(...)``: the entry point, and the vehicle that runs the operator on Spark.
+
+source rows -> pack (mapInArrow) -> shuffle of blobs -> operator (transformWithStateInPandas) -> unpack (mapInArrow)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+
+from forebay.aggregates.functions import Aggregate, Apply
+from forebay.errors import InvalidArgument, UnsupportedConfiguration
+from forebay.spark import blobs, checkpoint, worker
+from forebay.spark.conf import Conf, require_rocksdb
+from forebay.spark.operator import PAYLOAD, WindowOperator
+from forebay.spark.timewindows import TimeWindow
+
+if TYPE_CHECKING:
+    from forebay.spark.binding import BoundOperator
+
+ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_VNODE = "vnode"
+
+
+class GroupedStream:
+    """A DataFrame grouped by window and keys. Made by `groupBy`."""
+
+    def __init__(self, df: DataFrame, window: TimeWindow, keys: tuple[Column | str, ...]) -> None:
+        self._df = df
+        self._window = window
+        self._keys = keys
+
+    def agg(self, *aggregates: Aggregate | Apply) -> DataFrame:
+        """Compute aggregates of each window and key.
+
+        Parameters
+        ----------
+        *aggregates : Aggregate or Apply
+            Aggregates of this library, such as ``fb.median("price").alias("m")``, or a single ``fb.apply``.
+
+        Returns
+        -------
+        DataFrame
+            ``window``, the keys, the aggregates. Streaming if the input is: a window's rows are emitted once, when the
+            watermark passes its end (``outputMode("append")``). Otherwise every window is emitted.
+
+        Raises
+        ------
+        ForebayError
+            Whatever could not run: an unknown column, a type an aggregate cannot take, a missing watermark, a malformed
+            duration, a wrong setting. Each says what to change.
+        """
+        from forebay.spark.binding import bind  # imports polars, which a worker must not do before it limits threads
+
+        session = self._df.sparkSession
+        conf = Conf.of(session)
+        if self._df.isStreaming:
+            require_rocksdb(session)
+        bound = bind(self._df, self._window, self._keys, aggregates, conf)
+        return _stream(self._df, bound, conf) if self._df.isStreaming else _batch(self._df, bound, conf)
+
+
+def groupBy(df: DataFrame, window: TimeWindow, *keys: Column | str) -> GroupedStream:
+    """Group a stream by windows over event time and, within them, by keys.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame whose time column has a watermark, or a batch DataFrame.
+    window : TimeWindow
+        The window function, see `window`.
+    *keys : Column or str
+        Key columns or expressions, none to aggregate all rows of a window. NULL is a key like any other.
+
+    Returns
+    -------
+    GroupedStream
+        Call its `~GroupedStream.agg`.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> trades = spark.createDataFrame(
+    ...     [("2024-05-01 10:00:01", "a", 3.0), ("2024-05-01 10:00:02", "a", 5.0), ("2024-05-01 10:07:00", "b", 1.0)],
+    ...     "time string, item string, price double",
+    ... ).selectExpr("cast(time as timestamp) time", "item", "price")
+    >>> result = fb.groupBy(trades, fb.window("time", "5 minutes"), "item").agg(
+    ...     fb.median("price").alias("median"), fb.count("*").alias("n"))
+    >>> result.orderBy("item").select("window.start", "item", "median", "n").show()
+    +-------------------+----+------+---+
+    |              start|item|median|  n|
+    +-------------------+----+------+---+
+    |2024-05-01 10:00:00|   a|   4.0|  2|
+    |2024-05-01 10:05:00|   b|   1.0|  1|
+    +-------------------+----+------+---+
+    <BLANKLINE>
+    """
+    if not hasattr(df, "_jdf"):
+        raise UnsupportedConfiguration(
+            f"groupBy() got a {type(df).__module__}.{type(df).__name__}; forebay needs a DataFrame of a classic Spark "
+            "session. Spark Connect sessions are not supported."
+        )
+    if not isinstance(window, TimeWindow):
+        raise InvalidArgument(f"groupBy() got {window!r} for its window; write for example fb.window('time', '1 hour')")
+    return GroupedStream(df, window, keys)
+
+
+def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
+    plan = worker.dumps(bound.plan)
+    output = checkpoint.watch(df.sparkSession, bound.layout)
+    operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
+    return (
+        df.select(*bound.projection)
+        .mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
+        .groupBy(_VNODE)
+        .transformWithStateInPandas(operator, f"{output} binary", "append", "eventTime")
+        .mapInArrow(_unpack, bound.schema)
+    )
+
+
+def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
+    plan = worker.dumps(bound.plan)
+    return (
+        df.select(*bound.projection)
+        .mapInArrow(_packer(plan, conf, streaming=False), f"{_VNODE} int, {PAYLOAD} binary")
+        .groupBy(_VNODE)
+        .applyInArrow(_run_to_end(plan), f"{PAYLOAD} binary")
+        .mapInArrow(_unpack, bound.schema)
+    )
+
+
+def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
+    state_directory, instances = conf.state_directory, conf.instances_per_partition
+
+    def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if streaming:
+            checkpoint.state_root(state_directory)  # raises here, before any row is read, what is wrong with it
+        loaded = worker.loads(plan)
+        from forebay.spark.pack import pack
+
+        partitions = int(worker.local_property("spark.sql.shuffle.partitions") or 1)
+        for vnode, blob in pack(batches, loaded, partitions, instances):
+            yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [_VNODE, PAYLOAD])
+
+    return packer
+
+
+def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for blob in batch.column(0):
+            yield from blobs.read(blob.as_buffer())[0]
+
+
+def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run_to_end(groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import tempfile
+        from pathlib import Path
+
+        loaded = worker.loads(plan)
+        from forebay.windowing import END_OF_TIME, WindowInstance
+
+        with tempfile.TemporaryDirectory(prefix="forebay-") as directory:
+            instance = WindowInstance(loaded, Path(directory), None)
+            for group in groups:
+                for blob in group[PAYLOAD]:
+                    batches, partial = blobs.read(blob.as_buffer())
+                    for batch in batches:
+                        instance.ingest(batch, partial=partial)
+            for blob in blobs.write_all(instance.fire(END_OF_TIME)):
+                yield pa.record_batch([pa.array([blob], pa.binary())], [PAYLOAD])
+            instance.close()
+
+    run_to_end.__annotations__ = {"groups": Iterator[pa.RecordBatch], "return": Iterator[pa.RecordBatch]}
+    return run_to_end

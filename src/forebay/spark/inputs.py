@@ -1,0 +1,133 @@
+"""The input columns of aggregates: what Spark computes before pack, so that the engine sees few types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from forebay.aggregates import hyperloglog
+from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.functions import Aggregate
+from forebay.errors import UnsupportedType
+
+_PLAIN = (
+    T.BooleanType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.CharType,
+    T.VarcharType,
+    T.BinaryType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.DayTimeIntervalType,
+)
+_AS_DOUBLE = {"median", "percentile", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"}
+_ADDED_UP = {"sum", "avg", "mean"}
+_ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1}
+"""Functions that compare values, and which of their arguments."""
+
+
+class Inputs:
+    """Collects the input columns of an operator's aggregates, each expression once."""
+
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
+        self._names: dict[str, str] = {}
+        self.columns: list[Column] = []
+        self.types: list[str] = []
+
+    def add(self, column: Column) -> str:
+        """The name of an input column for an expression."""
+        text = str(column)
+        if text not in self._names:
+            kind = self._df.select(column).schema.fields[0].dataType
+            require_supported(kind, text.removeprefix("Column<'").removesuffix("'>"))
+            self._names[text] = f"a{len(self._names)}"
+            self.columns.append(column.alias(self._names[text]))
+            self.types.append(kind.simpleString())
+        return self._names[text]
+
+    def bind(self, aggregate: Aggregate, result: T.StructField) -> BoundAggregate:
+        """An aggregate bound to input columns; ``result`` is the column that Spark would give for it."""
+        name = aggregate.function
+        columns = [F.col(a) if isinstance(a, str) else a for a in aggregate.arguments if not _is_star(a)]
+        kinds = [self._df.select(column).schema.fields[0].dataType for column in columns]
+        options: dict[str, Any] = {**aggregate.options, "ansi": self._ansi}
+        for kind in kinds:
+            require_supported(kind, f"the argument of {result.name}")
+        if name in _ORDERED and isinstance(kinds[_ORDERED[name]], T.ArrayType | T.StructType):
+            raise UnsupportedType(f"{result.name} would have to order {kinds[_ORDERED[name]].simpleString()} values")
+        if name in _AS_DOUBLE | _ADDED_UP and not isinstance(kinds[0], T.NumericType | T.StringType):
+            raise UnsupportedType(f"{result.name} is not supported over {kinds[0].simpleString()}; cast it to a number")
+        if name in _AS_DOUBLE:
+            columns = [column.cast("double") for column in columns]
+        elif name in _ADDED_UP:
+            columns = [_summand(columns[0], kinds[0], mean=name != "sum")]
+        elif name == "approx_count_distinct":
+            options |= self._hyperloglog(options["rsd"])
+            columns = [F.when(columns[0].isNotNull(), F.xxhash64(columns[0]))]
+        names = tuple(self.add(column) for column in columns)
+        schema = self._df.select(*columns).schema if columns else T.StructType()
+        arrow = _arrow
+        return BoundAggregate(
+            result.name, name, names, tuple(arrow(f.dataType) for f in schema), arrow(result.dataType), options
+        )
+
+    @property
+    def _ansi(self) -> bool:
+        return self._df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+
+    def _hyperloglog(self, rsd: float) -> dict[str, Any]:
+        """The precision, and the constants that Spark's own HyperLogLog++ uses for it."""
+        precision = hyperloglog.precision_of(rsd)
+        jvm = self._df.sparkSession._jvm
+        assert jvm is not None
+        spark = getattr(jvm.org.apache.spark.sql.catalyst.util, "HyperLogLogPlusPlusHelper$")
+        constants = getattr(spark, "MODULE$")
+        known = precision - 4 < len(constants.THRESHOLDS())
+        tables = hyperloglog.Tables(
+            threshold=float(constants.THRESHOLDS()[precision - 4]) if known else 2.5 * (1 << precision),
+            estimates=tuple(map(float, constants.RAW_ESTIMATE_DATA()[precision - 4])) if known else (),
+            biases=tuple(map(float, constants.BIAS_DATA()[precision - 4])) if known else (),
+            neighbours=int(constants.K()),
+        )
+        return {"precision": precision, "tables": tables}
+
+
+def require_supported(kind: T.DataType, what: str) -> None:
+    """`UnsupportedType` unless values of the type can be kept in state; ``what`` names the column in the message."""
+    if isinstance(kind, T.ArrayType):
+        require_supported(kind.elementType, what)
+    elif isinstance(kind, T.StructType):
+        for field in kind.fields:
+            require_supported(field.dataType, what)
+    elif isinstance(kind, T.StringType):
+        if kind != T.StringType():
+            raise UnsupportedType(
+                f"{what} is a {kind.simpleString()}; only binary collation is supported. Use collate({what}, 'UTF8_BINARY')"
+            )
+    elif not isinstance(kind, _PLAIN) and kind.typeName() != "time":
+        raise UnsupportedType(f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first")
+
+
+def _summand(column: Column, kind: T.DataType, *, mean: bool) -> Column:
+    exact = isinstance(kind, T.DecimalType) or (isinstance(kind, T.IntegralType) and not mean)
+    return column if exact else column.cast("double")
+
+
+def _is_star(argument: Column | str) -> bool:
+    return isinstance(argument, str) and argument == "*"
+
+
+_arrow: Callable[[T.DataType], Any] = lambda kind: to_arrow_type(kind, timezone="UTC")  # noqa: E731

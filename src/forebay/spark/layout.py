@@ -1,0 +1,90 @@
+"""What an operator's state looks like, and where each of its store instances is: ``<root>/<layout id>/<instance>/``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from forebay.errors import CorruptState, LayoutChanged
+from forebay.store import filenames, files
+from forebay.store.filenames import Version
+
+Layout = dict[str, Any]
+"""Window function, keys, aggregates, pattern and number of instances: all that must not change under a checkpoint."""
+
+
+def layout_id(layout: Layout) -> str:
+    """A short name for a layout; equal layouts have equal names."""
+    return hashlib.sha256(_text(layout)).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one version of a store instance is. Its text is the token that Spark's state holds."""
+
+    root: Path
+    layout: str
+    instance: str
+    version: Version | None = None
+
+    @classmethod
+    def new(cls, root: Path, vnode: int, layout: Layout) -> Location:
+        """A place for an instance that has no state yet. No other instance or attempt ever gets the same."""
+        directory = root / layout_id(layout)
+        described = directory / filenames.LAYOUT
+        if not described.exists():
+            files.make_directory(directory)
+            files.publish(described, _text(layout))
+        return cls(root, directory.name, filenames.new_instance(vnode))
+
+    @classmethod
+    def parse(cls, root: Path, token: str, layout: Layout) -> Location:
+        """The place that a token names; `LayoutChanged` when another layout wrote it."""
+        written, instance, version = token.split("/")
+        if written != layout_id(layout):
+            raise changed(root, written, layout)
+        return cls(root, written, instance, Version.parse(version))
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.layout / self.instance
+
+    def at(self, version: Version) -> Location:
+        """The same instance at another version."""
+        return replace(self, version=version)
+
+    def __str__(self) -> str:
+        return f"{self.layout}/{self.instance}/{self.version}"
+
+
+def changed(root: Path, written: str, layout: Layout) -> LayoutChanged:
+    """The error for state of the layout named ``written`` under a query that now has ``layout``."""
+    before = read(root, written)
+    differences = "".join(
+        f"\n  {name}: the checkpoint has {before.get(name)}, the query now has {layout.get(name)}"
+        for name in sorted({*before, *layout})
+        if before.get(name) != layout.get(name)
+    )
+    return LayoutChanged(
+        f"the state in {root} was written by another operator:{differences}\n"
+        "Change the query back, or start it with a new checkpoint location."
+    )
+
+
+def read(root: Path, name: str) -> Layout:
+    """The layout with that name."""
+    path = root / name / filenames.LAYOUT
+    try:
+        layout: Layout = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CorruptState(
+            f"{path} cannot be read: {error}. Restore the checkpoint together with its state directory from a copy."
+        ) from error
+    return layout
+
+
+def _text(layout: Layout) -> bytes:
+    return json.dumps(layout, sort_keys=True, indent=1).encode()

@@ -1,0 +1,105 @@
+"""The window operator as Spark runs it: a `StatefulProcessor` over virtual nodes.
+
+Spark's own state holds one small string per virtual node, the token of the store version that the batch produced. Spark
+commits tokens exactly once, and the store's files follow them: a batch always starts from the version Spark says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from forebay.spark import worker
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+    from forebay.windowing import WindowInstance, WindowPlan
+
+PAYLOAD = "payload"
+
+
+class WindowOperator(StatefulProcessor):
+    """Runs the store instance of each virtual node once per micro-batch.
+
+    Parameters
+    ----------
+    plan : bytes
+        The `WindowPlan`, pickled.
+    layout : dict
+        What the operator's state looks like, see `forebay.spark.layout`.
+    state_directory : str or None
+        Where state lives, if not in the checkpoint.
+    output : str
+        The name of the column of blobs that it emits.
+    """
+
+    def __init__(self, plan: bytes, layout: dict[str, Any], state_directory: str | None, output: str) -> None:
+        self._pickled = plan
+        self._output = output
+        self._layout = layout
+        self._state_directory = state_directory
+        self._plan: WindowPlan | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("version", "token string, timer long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        yield from self._run(key[0], rows, timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        yield from self._run(key[0], iter(()), timerValues)
+
+    def close(self) -> None:
+        pass
+
+    def _run(self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        from forebay.spark import blobs, checkpoint
+        from forebay.spark.layout import Location
+
+        if self._plan is None:
+            self._plan = worker.loads(self._pickled)
+        from forebay.windowing import WindowInstance
+
+        root = checkpoint.state_root(self._state_directory)
+        token, timer = self._state.get() or (None, None)
+        location = Location.parse(root, token, self._layout) if token else Location.new(root, vnode, self._layout)
+        instance = WindowInstance(self._plan, location.directory, location.version)
+        watermark = timer_values.getCurrentWatermarkInMs()
+        try:
+            for frame in rows:
+                for blob in frame[PAYLOAD]:
+                    batches, partial = blobs.read(blob)
+                    for batch in batches:
+                        instance.ingest(batch, partial=partial)
+            if watermark > 0:  # Spark's watermark is 0 until there is one
+                for blob in blobs.write_all(instance.fire(watermark * 1000)):
+                    yield pd.DataFrame({self._output: [blob]})
+            location = location.at(instance.commit())
+            next_timer = _next_timer(instance, watermark)
+        finally:
+            instance.close()
+        if timer != next_timer:
+            if timer is not None:
+                self._handle.deleteTimer(timer)
+            if next_timer is not None:
+                self._handle.registerTimer(next_timer)
+        self._state.update((str(location), next_timer))
+
+
+def _next_timer(instance: WindowInstance, watermark: int) -> int | None:
+    """When to run without input (milliseconds): when the next window fires, or, to let go of files of windows that have
+    fired and that this version's predecessor still names, as soon as the watermark moves.
+    """
+    trigger = instance.next_trigger
+    if instance.has_garbage:
+        return watermark + 1
+    return None if trigger is None else max(-(-trigger // 1000), watermark + 1)

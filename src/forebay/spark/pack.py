@@ -1,0 +1,111 @@
+"""Pack: rows to blobs, on the map side of the shuffle.
+
+Rows are assigned to slices, partitioned by virtual node, and written as one Arrow stream per virtual node, so that Spark
+shuffles a handful of blobs. Where the aggregates have partial results and combining pays, a blob holds those instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.patterns import Pattern
+from forebay.spark.blobs import BlobWriter
+from forebay.spark.vnodes import vnode_ids
+from forebay.windowing import SLICE, WindowPlan, partial_batch
+
+TIME, HASH = "time", "hash"
+"""Columns of the input: event time (microseconds, or NULL), and a hash of the key that is equal for equal keys."""
+
+CHUNK_ROWS = 1 << 17
+COMBINER_PAYS = 0.7
+"""Combining goes on while it leaves at most this share of the rows."""
+
+_CELL = "cell"
+
+
+def pack(
+    batches: Iterator[pa.RecordBatch], plan: WindowPlan, partitions: int, instances: int
+) -> Iterator[tuple[int, bytes]]:
+    """Blobs of a task's rows, each with the id of its virtual node. Rows without a time belong to no window.
+
+    At most a chunk of rows and one unfinished blob per virtual node are in memory.
+    """
+    vnodes = vnode_ids(partitions, instances)
+    writers = [BlobWriter() for _ in vnodes]
+    combine = plan.pattern is Pattern.RMW
+    for chunk in _chunks(batches):
+        cells = Cells.of(chunk, plan, len(vnodes))
+        rows = _normalized(chunk.drop_columns([TIME, HASH]), plan.keys)
+        if combine:
+            packed = partial_batch(plan, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
+            codes = packed[_CELL].to_numpy()
+            packed = packed.drop_columns([_CELL])
+        else:
+            order = np.argsort(cells.codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
+            packed, codes = rows.take(pa.array(order)), cells.codes[order]
+        packed = packed.append_column(SLICE, pa.array(cells.slices(codes)))
+        cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
+        for position in np.flatnonzero(cuts[1:] > cuts[:-1]):
+            begin, end = int(cuts[position]), int(cuts[position + 1])
+            for blob in writers[position].write(packed.slice(begin, end - begin), partial=combine):
+                yield int(vnodes[position]), blob
+        combine = combine and packed.num_rows <= COMBINER_PAYS * chunk.num_rows
+    for vnode, writer in zip(vnodes, writers, strict=True):
+        for blob in writer.finish():
+            yield int(vnode), blob
+
+
+class Cells:
+    """The cell of a row is its virtual node and slice as one integer, ordered by both, so that one sort serves both."""
+
+    def __init__(self, codes: npt.NDArray[np.integer], first_slice: int, slice_length: int, span: int) -> None:
+        self.codes = codes
+        self.span = span
+        self._first, self._length = first_slice, slice_length
+
+    @classmethod
+    def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int) -> Cells:
+        length = plan.windows.slice_length
+        slices = plan.windows.slice_starts(chunk[TIME].to_numpy())
+        first, last = int(slices.min()), int(slices.max())
+        span = (last - first) // length + 1
+        vnode = (chunk[HASH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
+        codes = vnode * span + (slices - first) // length if span > 1 else vnode
+        return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, first, length, span)
+
+    def slices(self, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """Starts of the slices of cells."""
+        return codes.astype(np.int64) % self.span * self._length + self._first
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches put together to about `CHUNK_ROWS` rows, those without a time left out."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch[TIME].null_count:
+            batch = batch.filter(batch[TIME].is_valid())
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+        if rows >= CHUNK_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _normalized(batch: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
+    """Float keys with one zero and one NaN, as Spark groups and shows them."""
+    for key in keys:
+        if pa.types.is_floating(batch[key].type):
+            values = batch[key].to_numpy(zero_copy_only=False) + batch[key].type.to_pandas_dtype()(0.0)
+            values[np.isnan(values)] = np.nan
+            mask = np.asarray(batch[key].is_null()) if batch[key].null_count else None
+            batch = batch.set_column(batch.schema.get_field_index(key), key, pa.array(values, batch[key].type, mask=mask))
+    return batch

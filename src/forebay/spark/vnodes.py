@@ -1,0 +1,47 @@
+"""Virtual nodes: the store instances of an operator, an equal number in each of Spark's state partitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_MASK = 0xFFFFFFFF
+
+
+def vnode_ids(partitions: int, instances: int) -> npt.NDArray[np.int32]:
+    """Ids of virtual nodes such that Spark's hash partitioning puts ``instances`` of them into each partition.
+
+    Spark sends a row to partition ``murmur3(id) mod partitions``. Counting up from 0, an id is taken while its partition
+    still needs one. The ids for fewer instances are the first of those for more.
+
+    Examples
+    --------
+    >>> vnode_ids(2, 2).tolist()
+    [0, 1, 2, 4]
+    """
+    rounds: list[list[int]] = [[] for _ in range(instances)]
+    filled = [0] * partitions
+    candidate, missing = 0, partitions * instances
+    while missing:
+        partition = _murmur3(candidate) % partitions
+        if filled[partition] < instances:
+            rounds[filled[partition]].append(candidate)
+            filled[partition] += 1
+            missing -= 1
+        candidate += 1
+    return np.array([vnode for ids in rounds for vnode in ids], dtype=np.int32)
+
+
+def _murmur3(value: int, seed: int = 42) -> int:
+    """Murmur3 of one 32-bit integer, as Spark partitions by it; a signed result."""
+    mixed = value * 0xCC9E2D51 & _MASK
+    mixed = (mixed << 15 | mixed >> 17) & _MASK
+    mixed = mixed * 0x1B873593 & _MASK
+    state = seed ^ mixed
+    state = (state << 13 | state >> 19) & _MASK
+    state = state * 5 + 0xE6546B64 & _MASK
+    state ^= 4
+    state = (state ^ state >> 16) * 0x85EBCA6B & _MASK
+    state = (state ^ state >> 13) * 0xC2B2AE35 & _MASK
+    state ^= state >> 16
+    return state - (1 << 32) if state >> 31 else state

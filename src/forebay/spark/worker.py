@@ -1,0 +1,31 @@
+"""What runs first in a Python worker. Nothing here may import polars: it takes its number of threads when imported."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+from pyspark import TaskContext, cloudpickle
+
+
+def dumps(value: object) -> bytes:
+    """An operator's plan as bytes, a user's functions included, as Spark ships functions."""
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
+def loads(data: bytes) -> Any:
+    """The plan again, in a worker whose native thread pools are no larger than the task's share of the machine."""
+    import pyarrow as pa
+
+    context = TaskContext.get()
+    cpus = context.cpus() if context else 1
+    os.environ.setdefault("POLARS_MAX_THREADS", str(cpus))
+    pa.set_cpu_count(cpus)
+    return pickle.loads(data)
+
+
+def local_property(name: str) -> str | None:
+    """A property of the query that the running task belongs to."""
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context else None

@@ -1,0 +1,143 @@
+"""AAR, the append and aligned read store: rows of windows that fire for all keys at one time (FlowKV, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.store.filenames import Version
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.slice_log import SEGMENT_BYTES, Combine, Options, SliceLog
+from forebay.windows import Times
+
+LOAD_FACTOR = 4
+"""Memory that grouping a loaded partition takes, as a multiple of its size on disk."""
+
+
+class AlignedStore:
+    """Rows by slice. Nothing is done per key until a window is read.
+
+    Appended rows stay in the write buffer until it is full or the batch is committed; a window that fires before that
+    never reaches the disk.
+
+    Parameters
+    ----------
+    directory : Path
+        The instance's own directory.
+    version : Version or None
+        The version to open, None for an empty store.
+    keys : sequence of str
+        Names of the key columns, by which a window is partitioned when it is too large to load at once.
+    options : Options
+        Limits.
+    combine, combine_bytes
+        How `SliceLog` combines small extents; the default puts their rows together and leaves large ones alone.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = AlignedStore(Path(tempfile.mkdtemp()) / "0", None, ["user"])
+    >>> store.append(0, pa.record_batch({"user": ["ann", "bob"], "price": [3, 4]}))
+    >>> store.append(5, pa.record_batch({"user": ["ann"], "price": [1]}))
+    >>> [part.rows() for part in store.get_window([0, 5])]
+    [[('ann', 3), ('bob', 4), ('ann', 1)]]
+    >>> store.drop([0])
+    >>> version = store.commit(fired_until=5, counters=Counters(rows_in=3))
+    >>> AlignedStore(store.directory, version, ["user"]).slices.tolist()
+    [5]
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        version: Version | None,
+        keys: Sequence[str],
+        options: Options | None = None,
+        combine: Combine | None = None,
+        combine_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self.directory = directory
+        self._options = options or Options()
+        self._keys = list(keys)
+        self._combine = combine or pa.concat_batches
+        self._log = SliceLog(directory, version, self._options, self._combine, combine_bytes)
+        self._buffer: dict[int, list[pa.RecordBatch]] = {}
+        self._buffered_bytes = 0
+        self._touched: set[int] = set()
+
+    @property
+    def base(self) -> Manifest:
+        """The version that was opened."""
+        return self._log.base
+
+    @property
+    def slices(self) -> Times:
+        """Starts of the slices that have rows, ascending."""
+        return np.union1d(self._log.slices, np.array(list(self._buffer), dtype=np.int64))
+
+    def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
+        """Add rows to a slice."""
+        self._buffer.setdefault(slice_start, []).append(batch)
+        self._buffered_bytes += batch.nbytes
+        if self._buffered_bytes > self._options.write_buffer_bytes:
+            self._flush()
+
+    def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
+        """The rows of a window, given by its slices, as key-disjoint partitions that fit the memory budget.
+
+        Rows of one key are in one partition, in order of arrival within each slice.
+        """
+        buffered = sum(batch.nbytes for start in slices for batch in self._buffer.get(start, ()))
+        size = (self._log.bytes_of(slices) + buffered) * LOAD_FACTOR
+        partitions = -(-size // self._options.memory_bytes) if self._keys else 1
+        for partition in range(max(1, partitions)):
+            frames = [self._part(batch, partition, partitions) for start in slices for batch in self._rows(start)]
+            frames = [frame for frame in frames if frame.height]
+            if frames:
+                yield pl.concat(frames)
+
+    def drop(self, slices: Sequence[int]) -> None:
+        """Remove slices whose last window has fired, without compaction."""
+        for start in slices:
+            self._buffered_bytes -= sum(batch.nbytes for batch in self._buffer.pop(start, ()))
+        self._log.drop(slices)
+
+    def commit(self, fired_until: int | None, counters: Counters) -> Version:
+        """Make what the store holds the next version; it is durable when this returns."""
+        self._flush()
+        for start in self._touched:
+            self._log.combine(start)
+        version = self._log.commit(fired_until, counters)
+        self._log.close()
+        return version
+
+    @property
+    def has_garbage(self) -> bool:
+        """After `commit`: whether older versions that are still kept hold files that this one does not need."""
+        return self._log.has_garbage
+
+    def close(self) -> None:
+        """Let go of files without committing."""
+        self._log.close()
+
+    def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
+        yield from self._log.read(start)
+        yield from self._buffer.get(start, ())
+
+    def _part(self, batch: pa.RecordBatch, partition: int, partitions: int) -> pl.DataFrame:
+        frame = pl.DataFrame(batch)
+        if partitions > 1:
+            frame = frame.filter(pl.struct(self._keys).hash() % partitions == partition)
+        return frame
+
+    def _flush(self) -> None:
+        for start in sorted(self._buffer):
+            batches = self._buffer[start]
+            self._log.append(start, batches[0] if len(batches) == 1 else self._combine(batches))
+        self._touched.update(self._buffer)
+        self._buffer.clear()
+        self._buffered_bytes = 0

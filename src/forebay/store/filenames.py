@@ -1,0 +1,63 @@
+"""Every file name of a state directory is made and read here. See docs/format.md."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+_VERSION = re.compile(r"(\d{12})-([0-9a-f]{8})")
+_SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4}\.arrow")
+
+LAYOUT = "layout.json"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of one store: how many commits led to it, and which attempt wrote it.
+
+    Two attempts at one commit differ in ``attempt``, so neither can write a file of the other.
+    """
+
+    number: int
+    attempt: str
+
+    @classmethod
+    def after(cls, parent: Version | None) -> Version:
+        """A fresh attempt at the version that follows ``parent``."""
+        return cls(parent.number + 1 if parent else 1, secrets.token_hex(4))
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """The inverse of ``str``; ValueError for anything else, so that no path can come in as a version."""
+        match = _VERSION.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not the name of a version")
+        return cls(int(match[1]), match[2])
+
+    def __str__(self) -> str:
+        return f"{self.number:012d}-{self.attempt}"
+
+
+def manifest(version: Version) -> str:
+    return f"{version}.manifest"
+
+
+def segment(version: Version, sequence: int) -> str:
+    return f"{version}-{sequence:04d}.arrow"
+
+
+def is_segment(name: str) -> bool:
+    return _SEGMENT.fullmatch(name) is not None
+
+
+def number_of(name: str) -> int | None:
+    """The version number in the name of a segment or manifest, or None for a file that is not ours."""
+    if is_segment(name) or (name.endswith(".manifest") and _VERSION.fullmatch(name.removesuffix(".manifest"))):
+        return int(name[:12])
+    return None
+
+
+def new_instance(vnode: int) -> str:
+    """A fresh directory name for the store instance of a virtual node."""
+    return f"{vnode}-{secrets.token_hex(4)}"

@@ -1,0 +1,78 @@
+"""Reading and writing whole state files, with errors that name the path and the cause."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from forebay.errors import StateDirectoryError
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+
+@contextlib.contextmanager
+def reported(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into a `StateDirectoryError` that says what could not be done, where and why."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StateDirectoryError):
+            raise
+        cause = os.strerror(error.errno) if error.errno else str(error)
+        raise StateDirectoryError(
+            f"cannot {action} {path}: {cause}. Committed state is intact; "
+            "make the directory exist, be writable and have free space, then start the query again."
+        ) from error
+
+
+def make_directory(path: Path) -> None:
+    with reported("create the state directory", path):
+        path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+
+
+def create(path: Path) -> int:
+    """A descriptor of a new private file; one that exists already is an error, never overwritten."""
+    with reported("create", path):
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+
+
+def write(descriptor: int, data: bytes | memoryview, path: Path) -> None:
+    view = memoryview(data)
+    with reported("write to", path):
+        while len(view):
+            view = view[os.write(descriptor, view) :]
+
+
+def publish(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, make it durable and give it its name: it exists whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = create(temporary)
+        try:
+            write(descriptor, data, temporary)
+            sync(descriptor, temporary)
+        finally:
+            os.close(descriptor)
+        with reported("rename", temporary):
+            temporary.replace(path)
+        sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync(descriptor: int, path: Path) -> None:
+    with reported("make durable", path):
+        os.fsync(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names of new files in a directory durable."""
+    with reported("make durable", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

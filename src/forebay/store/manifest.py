@@ -1,0 +1,131 @@
+"""A manifest is one version of a store: the segments and extents that are live, and the counters so far.
+
+The first line of the file names the format, its version and the CRC-32 of everything after that line; the rest is JSON.
+A version exists when its manifest does. See docs/format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forebay.errors import CorruptState, VersionNotFound
+from forebay.store import filenames, files
+from forebay.store.filenames import Version
+from forebay.store.segment import Extent, Segment
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What one store instance has done since it was made, exactly once: they are committed with the state.
+
+    ``rows_late`` were dropped because every window they belong to had fired; ``rows_partly_late`` missed some of their
+    sliding windows and are in the others.
+    """
+
+    rows_in: int = 0
+    rows_late: int = 0
+    rows_partly_late: int = 0
+    windows_fired: int = 0
+    rows_out: int = 0
+
+    def __add__(self, other: Counters) -> Counters:
+        mine = asdict(self)
+        return Counters(**{name: mine[name] + value for name, value in asdict(other).items()})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of a store instance.
+
+    ``fired_until`` is the watermark (microseconds) up to which windows have fired, or None before any has;
+    ``history`` names the older versions that are still kept, newest first.
+    """
+
+    version: Version | None = None
+    history: tuple[Version, ...] = ()
+    fired_until: int | None = None
+    counters: Counters = field(default_factory=Counters)
+    segments: Mapping[str, Segment] = field(default_factory=dict)
+    extents: tuple[Extent, ...] = ()
+
+
+def write(directory: Path, manifest: Manifest) -> None:
+    """Make ``manifest`` a version: from the return on it can be opened, before that it cannot."""
+    if manifest.version is None:
+        raise ValueError("a manifest without a version is the empty store and is never written")
+    body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
+    header = f"forebay manifest {FORMAT} {zlib.crc32(body):08x}\n".encode()
+    files.publish(directory / filenames.manifest(manifest.version), header + body)
+
+
+def read(directory: Path, version: Version) -> Manifest:
+    """The manifest of a version; `VersionNotFound` or `CorruptState` when there is none that can be trusted."""
+    path = directory / filenames.manifest(version)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise VersionNotFound(
+            f"{path} does not exist, though Spark's checkpoint names this version. The state directory and the "
+            "checkpoint are one unit: restore both from the same copy, or start with a new checkpoint location."
+        ) from error
+    except OSError as error:
+        raise CorruptState(f"{path} cannot be read: {error.strerror}") from error
+    header, _, body = data.partition(b"\n")
+    words = header.split(b" ")
+    if len(words) != 4 or words[:2] != [b"forebay", b"manifest"]:
+        raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {_RESTORE}")
+    if words[2] != str(FORMAT).encode():
+        raise CorruptState(
+            f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads version {FORMAT}. "
+            "Run the forebay release that wrote it."
+        )
+    if words[3] != f"{zlib.crc32(body):08x}".encode():
+        raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {_RESTORE}")
+    return _from_json(json.loads(body))
+
+
+_RESTORE = "Restore the checkpoint together with its state directory from a copy."
+_EXTENT_COLUMNS = ("slice", "offset", "length", "crc", "rows")
+
+
+def _to_json(manifest: Manifest) -> dict[str, Any]:
+    order = {name: position for position, name in enumerate(manifest.segments)}
+    extents: dict[str, list[int]] = {
+        column: [getattr(extent, column) for extent in manifest.extents] for column in _EXTENT_COLUMNS
+    }
+    extents["segment"] = [order[extent.segment] for extent in manifest.extents]
+    return {
+        "version": str(manifest.version),
+        "history": [str(version) for version in manifest.history],
+        "fired_until": manifest.fired_until,
+        "counters": asdict(manifest.counters),
+        "segments": [asdict(segment) for segment in manifest.segments.values()],
+        "extents": extents,
+    }
+
+
+def _from_json(content: dict[str, Any]) -> Manifest:
+    segments = [Segment(**segment) for segment in content["segments"]]
+    for segment in segments:
+        if not filenames.is_segment(segment.name):
+            raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {_RESTORE}")
+    columns = content["extents"]
+    rows = zip(*(columns[column] for column in (*_EXTENT_COLUMNS, "segment")), strict=True)
+    return Manifest(
+        version=Version.parse(content["version"]),
+        history=tuple(Version.parse(version) for version in content["history"]),
+        fired_until=content["fired_until"],
+        counters=Counters(**content["counters"]),
+        segments={segment.name: segment for segment in segments},
+        extents=tuple(
+            Extent(start, segments[segment].name, offset, length, crc, count)
+            for start, offset, length, crc, count, segment in rows
+        ),
+    )

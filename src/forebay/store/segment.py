@@ -1,0 +1,118 @@
+"""Segments: immutable files of rows. A segment is one Arrow IPC stream; an *extent* is one record batch in it."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from forebay.errors import CorruptState, StateDirectoryError
+from forebay.store import files
+
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment file as a manifest names it: total size, and the size and CRC-32 of its schema, in bytes."""
+
+    name: str
+    size: int
+    schema_size: int
+    schema_crc: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Rows of one slice: where their record batch lies (bytes), its CRC-32, and how many rows it has."""
+
+    slice: int
+    segment: str
+    offset: int
+    length: int
+    crc: int
+    rows: int
+
+
+class SegmentWriter:
+    """Writes one segment. `close` makes it durable; until a manifest names it, no reader knows it.
+
+    Parameters
+    ----------
+    directory : Path
+        Where the file is created.
+    name : str
+        Its name; a file of that name must not exist.
+    schema : pyarrow.Schema
+        The schema of every batch.
+    """
+
+    def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
+        self._path = directory / name
+        self.schema = schema
+        header = schema.serialize()
+        self._schema_size = header.size
+        self._schema_crc = zlib.crc32(header)
+        self._descriptor = files.create(self._path)
+        self.size = 0
+        self._write(header)
+
+    def append(self, slice_start: int, batch: pa.RecordBatch) -> Extent:
+        """Write one extent and return where it is."""
+        message = batch.serialize()
+        extent = Extent(slice_start, self._path.name, self.size, message.size, zlib.crc32(message), batch.num_rows)
+        self._write(message)
+        return extent
+
+    def close(self) -> Segment:
+        try:
+            self._write(_END_OF_STREAM)
+            files.sync(self._descriptor, self._path)
+        finally:
+            os.close(self._descriptor)
+        return Segment(self._path.name, self.size, self._schema_size, self._schema_crc)
+
+    def abandon(self) -> None:
+        """Close without making the file durable; nothing will name it."""
+        os.close(self._descriptor)
+
+    def _write(self, data: bytes | pa.Buffer) -> None:
+        files.write(self._descriptor, memoryview(data), self._path)
+        self.size += len(memoryview(data))
+
+
+class SegmentReader:
+    """Reads extents of one segment through a memory map, so that only the pages of what is asked for are touched."""
+
+    def __init__(self, directory: Path, segment: Segment) -> None:
+        self._path = directory / segment.name
+        try:
+            actual = self._path.stat().st_size
+        except FileNotFoundError as error:
+            raise CorruptState(
+                f"{self._path} is missing, though the committed manifest names it. Restore the file, "
+                "or the checkpoint together with its state directory, from a copy."
+            ) from error
+        except OSError as error:
+            raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
+        if actual != segment.size:
+            raise CorruptState(f"{self._path} has {actual} bytes where the manifest says {segment.size}. {_RESTORE}")
+        with files.reported("map", self._path):
+            self._map = pa.memory_map(str(self._path)).read_buffer()
+        self._schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
+
+    def read(self, extent: Extent) -> pa.RecordBatch:
+        """The rows of an extent, backed by the map."""
+        return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self._schema)
+
+    def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:
+        data = self._map.slice(offset, length)
+        if zlib.crc32(data) != crc:
+            raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
+        return data
+
+
+_RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."

@@ -1,0 +1,209 @@
+"""The durable part that the aligned stores share: rows by slice in segments, versions by manifest.
+
+A `SliceLog` is opened at a version and is that version plus what has been appended since. `commit` makes the next
+version: segments first, then the manifest that names them. Whatever no manifest names does not exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.errors import VersionNotFound
+from forebay.store import filenames, files
+from forebay.store import manifest as manifests
+from forebay.store.filenames import Version
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.segment import Extent, Segment, SegmentReader, SegmentWriter
+from forebay.windows import Times
+
+Combine = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
+
+SEGMENT_BYTES = 4 << 20
+"""A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
+
+MAX_EXTENTS = 8
+"""A slice with more extents than this has its youngest ones combined."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Limits of one store instance.
+
+    Parameters
+    ----------
+    memory_bytes : int
+        What buffered writes, or one loaded partition of a window, may take.
+    retain_versions : int
+        How many of the newest versions stay readable; at least 2, the committed one and the one being written.
+    """
+
+    memory_bytes: int = 256 << 20
+    retain_versions: int = 2
+
+    @property
+    def write_buffer_bytes(self) -> int:
+        return self.memory_bytes // 4
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < 1 << 20:
+            raise ValueError(f"memory_bytes is {self.memory_bytes}; a store needs at least 1 MiB")
+        if self.retain_versions < 2:
+            raise ValueError(f"retain_versions is {self.retain_versions}; at least 2 are needed to recover")
+
+
+class SliceLog:
+    """Rows by slice, on disk.
+
+    Parameters
+    ----------
+    directory : Path
+        The instance's own directory; made when it does not exist.
+    version : Version or None
+        The version to open; None for a new, empty instance.
+    options : Options
+        Limits.
+    combine : callable
+        Makes one record batch of several of one slice, given in order of arrival.
+    combine_bytes : int
+        Extents of this size and more are left as they are.
+    """
+
+    def __init__(
+        self, directory: Path, version: Version | None, options: Options, combine: Combine, combine_bytes: int
+    ) -> None:
+        self._directory = directory
+        self._options = options
+        self._combine = combine
+        self._combine_bytes = combine_bytes
+        if version is None:
+            files.make_directory(directory)
+            base = Manifest()
+        else:
+            base = manifests.read(directory, version)
+        self.base = base
+        self._segments = dict(base.segments)
+        self._extents: dict[int, list[Extent]] = {}
+        for extent in base.extents:
+            self._extents.setdefault(extent.slice, []).append(extent)
+        self._readers: dict[str, SegmentReader] = {}
+        self._next = Version.after(base.version)
+        self._sequence = itertools.count()
+        self._writer: SegmentWriter | None = None
+        self.has_garbage = False
+        """Whether older versions that are still kept name files that the newest does not."""
+
+    @property
+    def slices(self) -> Times:
+        """Starts of the slices that have rows, ascending."""
+        return np.array(sorted(self._extents), dtype=np.int64)
+
+    def bytes_of(self, slices: Iterable[int]) -> int:
+        """Size on disk of the rows of ``slices``."""
+        return sum(extent.length for start in slices for extent in self._extents.get(start, ()))
+
+    def append(self, start: int, batch: pa.RecordBatch) -> None:
+        """Write rows of the slice that begins at ``start`` as a new extent."""
+        if self._writer is not None and not self._writer.schema.equals(batch.schema):
+            self._seal()
+        if self._writer is None:
+            name = filenames.segment(self._next, next(self._sequence))
+            self._writer = SegmentWriter(self._directory, name, batch.schema)
+        self._extents.setdefault(start, []).append(self._writer.append(start, batch))
+        if self._writer.size >= SEGMENT_BYTES:
+            self._seal()
+
+    def read(self, start: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, extent by extent, in order of arrival."""
+        self._seal()
+        for extent in self._extents.get(start, ()):
+            yield self._read(extent)
+
+    def combine(self, start: int) -> None:
+        """Keep the number of extents of a slice logarithmic in the number of times it was appended to.
+
+        From the youngest extent backwards, an extent joins the group as long as it is no larger than what has joined
+        before it. So a row is rewritten at most once each time its extent doubles.
+        """
+        extents = self._extents.get(start, [])
+        if len(extents) <= MAX_EXTENTS:
+            return
+        first, size = len(extents) - 1, extents[-1].length
+        while first > 0 and extents[first - 1].length <= min(size, self._combine_bytes):
+            first -= 1
+            size += extents[first].length
+        if len(extents) - first > 1:
+            self._seal()
+            batch = self._combine([self._read(extent) for extent in extents[first:]])
+            del extents[first:]
+            self.append(start, batch)
+
+    def drop(self, slices: Iterable[int]) -> None:
+        """Forget slices whose last window has fired; their files go when no kept version names them."""
+        for start in slices:
+            self._extents.pop(start, None)
+
+    def commit(self, fired_until: int | None, counters: Counters) -> Version:
+        """Make what the log holds now the next version, durable when this returns."""
+        self._seal()
+        live = {extent.segment for extents in self._extents.values() for extent in extents}
+        history = (self.base.version, *self.base.history) if self.base.version else ()
+        manifest = Manifest(
+            version=self._next,
+            history=history[: self._options.retain_versions - 1],
+            fired_until=fired_until,
+            counters=counters,
+            segments={name: segment for name, segment in self._segments.items() if name in live},
+            extents=tuple(extent for start in sorted(self._extents) for extent in self._extents[start]),
+        )
+        manifests.write(self._directory, manifest)
+        self.has_garbage = _collect(self._directory, manifest)
+        return self._next
+
+    def close(self) -> None:
+        """Let go of files; what was not committed is left for a later `commit` to collect."""
+        if self._writer is not None:
+            self._writer.abandon()
+            self._writer = None
+        self._readers.clear()
+
+    def _seal(self) -> None:
+        if self._writer is not None:
+            segment: Segment = self._writer.close()
+            self._segments[segment.name] = segment
+            self._writer = None
+
+    def _read(self, extent: Extent) -> pa.RecordBatch:
+        reader = self._readers.get(extent.segment)
+        if reader is None:
+            reader = self._readers[extent.segment] = SegmentReader(self._directory, self._segments[extent.segment])
+        return reader.read(extent)
+
+
+def _collect(directory: Path, newest: Manifest) -> bool:
+    """Unlink what no kept version names; whether a kept version names a segment that ``newest`` does not.
+
+    Files that are numbered after the oldest kept version may belong to another attempt that is still running, and stay.
+    """
+    if not newest.history:
+        return False
+    named = {filenames.manifest(version) for version in newest.history}
+    kept = [newest]
+    for version in newest.history:
+        try:
+            kept.append(manifests.read(directory, version))
+        except VersionNotFound:  # a raised retain_versions cannot bring back what was collected before
+            continue
+    segments = {name for manifest in kept for name in manifest.segments}
+    named |= segments
+    oldest = min(version.number for version in newest.history)
+    for path in directory.iterdir():
+        number = filenames.number_of(path.name)
+        if number is not None and number <= oldest and path.name not in named:
+            path.unlink(missing_ok=True)
+    return len(segments) > len(newest.segments)
