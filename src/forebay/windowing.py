@@ -68,9 +68,11 @@ class WindowInstance:
         The instance's own directory.
     version : Version or None
         The version that the last committed micro-batch left, None at the beginning.
+    fired_until : int or None
+        The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
     """
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None) -> None:
+    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int | None = None) -> None:
         self._plan = plan
         self._store: AlignedStore | RmwStore
         if plan.pattern is Pattern.RMW:
@@ -78,7 +80,7 @@ class WindowInstance:
             self._store = RmwStore(directory, version, plan.keys, plan.aggregation.merge, plan.options)
         else:
             self._store = AlignedStore(directory, version, plan.keys, plan.options)
-        self._fired_until = self._store.base.fired_until
+        self._fired_until = fired_until
         self.counters = self._store.base.counters
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
@@ -117,23 +119,16 @@ class WindowInstance:
             self._drop(start + windows.size)
         self._fired_until = watermark
 
-    def commit(self) -> Version:
-        """Make the state after this micro-batch the next version."""
+    def commit(self) -> Version | None:
+        """Make the state after this micro-batch the next version; the same one when nothing has changed."""
+        base = self._store.base
+        if self.counters == base.counters and not base.stale:
+            return base.version
         return self._store.commit(self._fired_until, self.counters)
 
     def close(self) -> None:
         """Let go of files, whether the batch was committed or not."""
         self._store.close()
-
-    @property
-    def next_trigger(self) -> int | None:
-        """When the next window fires (microseconds), None when nothing is stored."""
-        return self._plan.windows.next_trigger(self._store.slices, self._fired_until)
-
-    @property
-    def has_garbage(self) -> bool:
-        """After `commit`: whether another commit would free files of windows that have fired."""
-        return self._store.has_garbage
 
     def _add(self, start: int, rows: pa.RecordBatch, partial: bool) -> None:
         if isinstance(self._store, AlignedStore):

@@ -77,13 +77,3 @@ class AlignedWindows:
         if after is not None:
             due &= ends > after
         return [int(start) for start in np.unique(starts[due])]
-
-    def next_trigger(self, slices: Times, after: int | None) -> int | None:
-        """The earliest window end after ``after`` over any of ``slices``: when the store is read next, or None."""
-        if not len(slices):
-            return None
-        ends = self.first_window(slices) + self.size
-        if after is not None:
-            missed = np.maximum(after - ends, -1) // self.slide + 1  # windows of each slice that have fired already
-            ends = ends + missed * self.slide
-        return int(ends.min())

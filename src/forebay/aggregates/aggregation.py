@@ -15,6 +15,8 @@ from forebay.aggregates.bound import BoundAggregate
 ROWS = "rows"
 """The column of a partial aggregate that counts the rows in it."""
 
+_NO_KEY = ""
+
 FUNCTIONS = {**incremental.FUNCTIONS, **holistic.FUNCTIONS}
 
 
@@ -74,6 +76,5 @@ class Aggregation:
 
 
 def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:
-    if by:
-        return rows.group_by(by).agg(expressions)
-    return rows.group_by(pl.lit(0).alias("")).agg(expressions).drop("")
+    groups = rows.group_by(by) if by else rows.group_by(pl.lit(0).alias(_NO_KEY))
+    return groups.agg(expressions).drop(_NO_KEY, strict=False)

@@ -42,7 +42,8 @@ def codes(hashes: pl.Expr, precision: int) -> pl.Expr:
     padded = (unsigned % 2**rest_bits) * 2**precision | 2 ** (precision - 1)
     rank = padded.bitwise_leading_zeros().cast(pl.UInt32) + 1
     index: pl.Expr = (unsigned // 2**rest_bits).cast(pl.UInt32)
-    return index * 64 + rank
+    code: pl.Expr = index * 64 + rank
+    return code
 
 
 def estimate(states: pl.Series, precision: int, tables: Tables) -> npt.NDArray[np.int64]:

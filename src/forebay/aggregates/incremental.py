@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -20,6 +22,7 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.errors import ArithmeticOverflow
 
 Parts = dict[str, "Part"]
+Words = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,17 @@ def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array
 
 
 def _sum(aggregate: BoundAggregate) -> Parts:
-    """Integers and decimals are summed as 128-bit decimals, so that no partial sum can overflow."""
+    """Integers and decimals are summed in 128 bits, and decimals that could leave those in four parts of 32 bits each."""
     name, kind = _column(aggregate), aggregate.input_types[0]
     values = pl.col(name)
+    if _is_wide(kind):
+        limbs = {
+            f"{name}.sum{place}": Part(
+                values.fill_null(0).map_batches(partial(_limb, place), pl.Int64, is_elementwise=True).sum(), _total
+            )
+            for place in range(4)
+        }
+        return {**limbs, **_count(aggregate)}
     if pa.types.is_integer(kind):
         values = values.cast(pl.Decimal(38, 0))
     elif pa.types.is_decimal(kind):
@@ -89,54 +100,77 @@ def _sum(aggregate: BoundAggregate) -> Parts:
 
 def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     name, kind = _column(aggregate), aggregate.input_types[0]
-    sums = partials[f"{name}.sum"]
     empty = (partials[f"{name}.count"] == 0).to_numpy()
     if pa.types.is_floating(kind):
-        return pa.array(sums.to_numpy(), mask=empty)
-    low, high = _words(sums)
-    if pa.types.is_integer(kind):
-        overflown = (high != low >> 63) & ~empty
-        if overflown.any() and aggregate.options["ansi"]:
-            raise _overflow(aggregate)
-        return pa.array(low, mask=empty)
-    overflown = _beyond(low, high, aggregate.result.precision) & ~empty
+        return pa.array(partials[f"{name}.sum"].to_numpy(), mask=empty)
+    low, high, lost = _exact_sum(aggregate, partials)
+    overflown = (high != low >> 63) if pa.types.is_integer(kind) else lost | _beyond(low, high, aggregate.result.precision)
     if overflown.any() and aggregate.options["ansi"]:
         raise _overflow(aggregate)
+    if pa.types.is_integer(kind):
+        return pa.array(low, mask=empty)
     return _decimals(low, high, empty | overflown, aggregate.result)
 
 
 def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     name, kind = _column(aggregate), aggregate.input_types[0]
-    sums, counts = partials[f"{name}.sum"], partials[f"{name}.count"].to_numpy()
+    counts = partials[f"{name}.count"].to_numpy()
     empty = counts == 0
     divisor = np.where(empty, 1, counts)
     if pa.types.is_floating(kind):
-        return pa.array(sums.to_numpy() / divisor, mask=empty)
-    low, high = _words(sums)
+        return pa.array(partials[f"{name}.sum"].to_numpy() / divisor, mask=empty)
+    low, high, lost = _exact_sum(aggregate, partials)
+    if lost.any() and aggregate.options["ansi"]:
+        raise _overflow(aggregate)
     # exact division, rounded half up as Spark does; one Python integer per key and window, not per row
     scaled = ((high.astype(object) << 64) + low.view(np.uint64).astype(object)) * 10 ** (aggregate.result.scale - kind.scale)
     absolute = (abs(scaled) * 2 + divisor) // (2 * divisor.astype(object))
     quotient = np.where(scaled < 0, -absolute, absolute)
     low = (quotient & (2**64 - 1)).astype(np.uint64).view(np.int64)
     high = (quotient >> 64).astype(np.int64)
-    return _decimals(low, high, empty, aggregate.result)
+    return _decimals(low, high, empty | lost, aggregate.result)
 
 
-def _words(decimals: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+def _is_wide(kind: pa.DataType) -> bool:
+    """Whether the sum of a practical number of such values could leave 128 bits."""
+    return pa.types.is_decimal(kind) and kind.precision > 28
+
+
+def _limb(place: int, decimals: pl.Series) -> pl.Series:
+    """The 32 bits at one of four places of 128-bit decimals; the highest are signed."""
+    word = _words(decimals)[place // 2]
+    return pl.Series(word >> 32 if place == 3 else (word >> 32 * (place % 2)) & 0xFFFFFFFF)
+
+
+def _exact_sum(aggregate: BoundAggregate, partials: pl.DataFrame) -> tuple[Words, Words, npt.NDArray[np.bool_]]:
+    """The low and high 64 bits of each sum, and where even those did not suffice."""
+    name = _column(aggregate)
+    if not _is_wide(aggregate.input_types[0]):
+        low, high = _words(partials[f"{name}.sum"])
+        return low, high, np.zeros(len(low), np.bool_)
+    limbs = [partials[f"{name}.sum{place}"].to_numpy().copy() for place in range(4)]
+    for place in range(3):
+        limbs[place + 1] += limbs[place] >> 32  # an arithmetic shift: the carry
+        limbs[place] &= 0xFFFFFFFF
+    lost = limbs[3] != limbs[3].astype(np.int32)
+    return limbs[1] << 32 | limbs[0], limbs[3] << 32 | limbs[2], lost
+
+
+def _words(decimals: pl.Series) -> tuple[Words, Words]:
     """The low and high 64 bits of 128-bit decimals, as signed integers."""
     array = decimals.to_arrow()
     words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
     return words[0::2].copy(), words[1::2].copy()
 
 
-def _decimals(low: np.ndarray, high: np.ndarray, null: np.ndarray, result: pa.DataType) -> pa.Array:
+def _decimals(low: Words, high: Words, null: npt.NDArray[np.bool_], result: pa.DataType) -> pa.Array:
     words = np.empty(2 * len(low), np.int64)
     words[0::2], words[1::2] = low, high
     valid = pa.array(~null).buffers()[1]
     return pa.Array.from_buffers(result, len(low), [valid, pa.py_buffer(words)])
 
 
-def _beyond(low: np.ndarray, high: np.ndarray, precision: int) -> np.ndarray:
+def _beyond(low: Words, high: Words, precision: int) -> npt.NDArray[np.bool_]:
     """Which 128-bit integers have more than ``precision`` digits."""
     bound_high, bound_low = divmod(10**precision, 2**64)
     unsigned = low.view(np.uint64)

@@ -19,12 +19,12 @@ def explain(df: DataFrame) -> None:
     --------
     >>> import forebay as fb
     >>> ticks = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
-    >>> fb.explain(fb.groupBy(ticks, fb.window("timestamp", "1 minute")).agg(fb.median("value")))
+    >>> fb.explain(fb.groupBy(ticks, fb.window("timestamp", "1 minute")).agg(fb.count("*"), fb.max("value")))
     == forebay ==
     window(timestamp, 60000000 us, 60000000 us, 0 us)
       keys        none
-      aggregates  median(value)
-      pattern     AAR, append and aligned read: median(value) needs all rows of a window at once, and aligned windows fire for all keys together
+      aggregates  count(*), max(value)
+      pattern     RMW, read-modify-write: every aggregate has a small intermediate state that rows are merged into
       instances   2 per state partition
     """
     operators = checkpoint.planned(df._jdf.queryExecution().logical().toString())

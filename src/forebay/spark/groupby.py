@@ -166,7 +166,7 @@ def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
         with tempfile.TemporaryDirectory(prefix="forebay-") as directory:
             instance = WindowInstance(loaded, Path(directory), None)
             for group in groups:
-                for blob in group[PAYLOAD]:
+                for blob in group[PAYLOAD].drop_null():
                     batches, partial = blobs.read(blob.as_buffer())
                     for batch in batches:
                         instance.ingest(batch, partial=partial)

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-    from forebay.windowing import WindowInstance, WindowPlan
+    from forebay.windowing import WindowPlan
 
 PAYLOAD = "payload"
 
 
 class WindowOperator(StatefulProcessor):
-    """Runs the store instance of each virtual node once per micro-batch.
+    """Runs the store instance of each virtual node once per micro-batch, whether rows came for it or not.
+
+    Pack sends something to every virtual node, and a timer runs it when only the watermark moves. So all of them have fired
+    up to the watermark of the batch before, and a row is late by the rule that Spark's own operators have.
 
     Parameters
     ----------
@@ -46,7 +49,7 @@ class WindowOperator(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = handle.getValueState("version", "token string, timer long")
+        self._state = handle.getValueState("version", "token string, fired_until long, timer long")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
         yield from self._run(key[0], rows, timerValues)
@@ -70,36 +73,24 @@ class WindowOperator(StatefulProcessor):
         from forebay.windowing import WindowInstance
 
         root = checkpoint.state_root(self._state_directory)
-        token, timer = self._state.get() or (None, None)
+        token, fired_until, timer = self._state.get() or (None, None, None)
         location = Location.parse(root, token, self._layout) if token else Location.new(root, vnode, self._layout)
-        instance = WindowInstance(self._plan, location.directory, location.version)
+        instance = WindowInstance(self._plan, location.directory, location.version, fired_until)
         watermark = timer_values.getCurrentWatermarkInMs()
         try:
             for frame in rows:
-                for blob in frame[PAYLOAD]:
+                for blob in frame[PAYLOAD].dropna():
                     batches, partial = blobs.read(blob)
                     for batch in batches:
                         instance.ingest(batch, partial=partial)
             if watermark > 0:  # Spark's watermark is 0 until there is one
-                for blob in blobs.write_all(instance.fire(watermark * 1000)):
+                fired_until = watermark * 1000
+                for blob in blobs.write_all(instance.fire(fired_until)):
                     yield pd.DataFrame({self._output: [blob]})
-            location = location.at(instance.commit())
-            next_timer = _next_timer(instance, watermark)
+            version = instance.commit()
         finally:
             instance.close()
-        if timer != next_timer:
-            if timer is not None:
-                self._handle.deleteTimer(timer)
-            if next_timer is not None:
-                self._handle.registerTimer(next_timer)
-        self._state.update((str(location), next_timer))
-
-
-def _next_timer(instance: WindowInstance, watermark: int) -> int | None:
-    """When to run without input (milliseconds): when the next window fires, or, to let go of files of windows that have
-    fired and that this version's predecessor still names, as soon as the watermark moves.
-    """
-    trigger = instance.next_trigger
-    if instance.has_garbage:
-        return watermark + 1
-    return None if trigger is None else max(-(-trigger // 1000), watermark + 1)
+        if timer is not None:
+            self._handle.deleteTimer(timer)
+        self._handle.registerTimer(watermark + 1)
+        self._state.update((str(location.at(version)) if version else None, fired_until, watermark + 1))

@@ -30,10 +30,11 @@ _CELL = "cell"
 
 def pack(
     batches: Iterator[pa.RecordBatch], plan: WindowPlan, partitions: int, instances: int
-) -> Iterator[tuple[int, bytes]]:
+) -> Iterator[tuple[int, bytes | None]]:
     """Blobs of a task's rows, each with the id of its virtual node. Rows without a time belong to no window.
 
-    At most a chunk of rows and one unfinished blob per virtual node are in memory.
+    Every virtual node also gets a None, so that the operator runs for all of them in every micro-batch. At most a chunk of
+    rows and one unfinished blob per virtual node are in memory.
     """
     vnodes = vnode_ids(partitions, instances)
     writers = [BlobWriter() for _ in vnodes]
@@ -56,6 +57,7 @@ def pack(
                 yield int(vnodes[position]), blob
         combine = combine and packed.num_rows <= COMBINER_PAYS * chunk.num_rows
     for vnode, writer in zip(vnodes, writers, strict=True):
+        yield int(vnode), None
         for blob in writer.finish():
             yield int(vnode), blob
 

@@ -17,7 +17,7 @@ def vnode_ids(partitions: int, instances: int) -> npt.NDArray[np.int32]:
     Examples
     --------
     >>> vnode_ids(2, 2).tolist()
-    [0, 1, 2, 4]
+    [0, 2, 1, 4]
     """
     rounds: list[list[int]] = [[] for _ in range(instances)]
     filled = [0] * partitions

@@ -115,11 +115,6 @@ class AlignedStore:
         self._log.close()
         return version
 
-    @property
-    def has_garbage(self) -> bool:
-        """After `commit`: whether older versions that are still kept hold files that this one does not need."""
-        return self._log.has_garbage
-
     def close(self) -> None:
         """Let go of files without committing."""
         self._log.close()

@@ -45,11 +45,13 @@ class Manifest:
     """One version of a store instance.
 
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, or None before any has;
-    ``history`` names the older versions that are still kept, newest first.
+    ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they
+    name and this one does not: files that go when those versions do.
     """
 
     version: Version | None = None
     history: tuple[Version, ...] = ()
+    stale: int = 0
     fired_until: int | None = None
     counters: Counters = field(default_factory=Counters)
     segments: Mapping[str, Segment] = field(default_factory=dict)
@@ -104,6 +106,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
     return {
         "version": str(manifest.version),
         "history": [str(version) for version in manifest.history],
+        "stale": manifest.stale,
         "fired_until": manifest.fired_until,
         "counters": asdict(manifest.counters),
         "segments": [asdict(segment) for segment in manifest.segments.values()],
@@ -121,6 +124,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     return Manifest(
         version=Version.parse(content["version"]),
         history=tuple(Version.parse(version) for version in content["history"]),
+        stale=content["stale"],
         fired_until=content["fired_until"],
         counters=Counters(**content["counters"]),
         segments={segment.name: segment for segment in segments},

@@ -88,11 +88,6 @@ class RmwStore:
         """Make what the store holds the next version; it is durable when this returns."""
         return self._rows.commit(fired_until, counters)
 
-    @property
-    def has_garbage(self) -> bool:
-        """After `commit`: whether older versions that are still kept hold files that this one does not need."""
-        return self._rows.has_garbage
-
     def close(self) -> None:
         """Let go of files without committing."""
         self._rows.close()

@@ -6,6 +6,7 @@ version: segments first, then the manifest that names them. Whatever no manifest
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class SliceLog:
     Parameters
     ----------
     directory : Path
-        The instance's own directory; made when it does not exist.
+        The instance's own directory; made when something is written.
     version : Version or None
         The version to open; None for a new, empty instance.
     options : Options
@@ -81,12 +82,7 @@ class SliceLog:
         self._options = options
         self._combine = combine
         self._combine_bytes = combine_bytes
-        if version is None:
-            files.make_directory(directory)
-            base = Manifest()
-        else:
-            base = manifests.read(directory, version)
-        self.base = base
+        self.base = base = manifests.read(directory, version) if version else Manifest()
         self._segments = dict(base.segments)
         self._extents: dict[int, list[Extent]] = {}
         for extent in base.extents:
@@ -95,8 +91,6 @@ class SliceLog:
         self._next = Version.after(base.version)
         self._sequence = itertools.count()
         self._writer: SegmentWriter | None = None
-        self.has_garbage = False
-        """Whether older versions that are still kept name files that the newest does not."""
 
     @property
     def slices(self) -> Times:
@@ -112,6 +106,7 @@ class SliceLog:
         if self._writer is not None and not self._writer.schema.equals(batch.schema):
             self._seal()
         if self._writer is None:
+            files.make_directory(self._directory)
             name = filenames.segment(self._next, next(self._sequence))
             self._writer = SegmentWriter(self._directory, name, batch.schema)
         self._extents.setdefault(start, []).append(self._writer.append(start, batch))
@@ -152,17 +147,20 @@ class SliceLog:
         """Make what the log holds now the next version, durable when this returns."""
         self._seal()
         live = {extent.segment for extents in self._extents.values() for extent in extents}
-        history = (self.base.version, *self.base.history) if self.base.version else ()
+        history = ((self.base.version,) if self.base.version else ()) + self.base.history
+        kept = _existing(self._directory, history[: self._options.retain_versions - 1])
         manifest = Manifest(
             version=self._next,
-            history=history[: self._options.retain_versions - 1],
+            history=tuple(kept),
+            stale=len({name for older in kept.values() for name in older.segments} - live),
             fired_until=fired_until,
             counters=counters,
             segments={name: segment for name, segment in self._segments.items() if name in live},
             extents=tuple(extent for start in sorted(self._extents) for extent in self._extents[start]),
         )
+        files.make_directory(self._directory)
         manifests.write(self._directory, manifest)
-        self.has_garbage = _collect(self._directory, manifest)
+        _collect(self._directory, {self._next: manifest, **kept})
         return self._next
 
     def close(self) -> None:
@@ -185,25 +183,24 @@ class SliceLog:
         return reader.read(extent)
 
 
-def _collect(directory: Path, newest: Manifest) -> bool:
-    """Unlink what no kept version names; whether a kept version names a segment that ``newest`` does not.
+def _existing(directory: Path, versions: Iterable[Version]) -> dict[Version, Manifest]:
+    """The manifests of versions, but for those that were collected while fewer were kept."""
+    found = {}
+    for version in versions:
+        with contextlib.suppress(VersionNotFound):
+            found[version] = manifests.read(directory, version)
+    return found
+
+
+def _collect(directory: Path, kept: dict[Version, Manifest]) -> None:
+    """Unlink what no kept version names.
 
     Files that are numbered after the oldest kept version may belong to another attempt that is still running, and stay.
     """
-    if not newest.history:
-        return False
-    named = {filenames.manifest(version) for version in newest.history}
-    kept = [newest]
-    for version in newest.history:
-        try:
-            kept.append(manifests.read(directory, version))
-        except VersionNotFound:  # a raised retain_versions cannot bring back what was collected before
-            continue
-    segments = {name for manifest in kept for name in manifest.segments}
-    named |= segments
-    oldest = min(version.number for version in newest.history)
+    named = {filenames.manifest(version) for version in kept}
+    named.update(name for manifest in kept.values() for name in manifest.segments)
+    oldest = min(version.number for version in kept)
     for path in directory.iterdir():
         number = filenames.number_of(path.name)
         if number is not None and number <= oldest and path.name not in named:
             path.unlink(missing_ok=True)
-    return len(segments) > len(newest.segments)

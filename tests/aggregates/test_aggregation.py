@@ -1,0 +1,108 @@
+"""Partial aggregates merged in any grouping equal those of all rows at once; Spark is the oracle in tests/spark."""
+
+import decimal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.errors import ArithmeticOverflow
+
+NAN = float("nan")
+
+
+def one(function, values, kind, result, ansi=True, **options):
+    """The aggregate of one key, from one partial per value, merged."""
+    bound = BoundAggregate("r", function, ("x",), (kind,), result, {"ansi": ansi, **options})
+    aggregation = Aggregation(("k",), (bound,))
+    rows = pl.DataFrame(pa.table({"k": pa.array(["a"] * len(values)), "x": pa.array(values, kind)}))
+    partials = pl.concat([aggregation.partial(rows[i : i + 1]) for i in range(len(rows))])
+    (merged,) = aggregation.finish(aggregation.merge(partials))
+    (direct,) = aggregation.finish(aggregation.partial(rows))
+    assert str(merged.to_pylist()) == str(direct.to_pylist()) or merged.to_pylist() == pytest.approx(direct.to_pylist())
+    assert merged.type == result
+    return merged.to_pylist()[0]
+
+
+def test_sum_of_integers_wider_than_64_bits_in_between():
+    top = 2**63 - 1
+    assert one("sum", [top, top, -top], pa.int64(), pa.int64()) == top
+
+
+def test_sum_that_leaves_bigint_is_an_error_under_ansi_and_wraps_without():
+    top = 2**63 - 1
+    with pytest.raises(ArithmeticOverflow, match="decimal"):
+        one("sum", [top, 1], pa.int64(), pa.int64())
+    assert one("sum", [top, 1], pa.int64(), pa.int64(), ansi=False) == -(2**63)
+
+
+WIDE = pa.decimal128(38, 0)
+TOP = decimal.Decimal("9" * 38)
+
+
+def test_sum_that_leaves_its_decimal_is_an_error_under_ansi_and_null_without():
+    with pytest.raises(ArithmeticOverflow, match="decimal"):
+        one("sum", [TOP, decimal.Decimal(1)], WIDE, WIDE)
+    assert one("sum", [TOP, decimal.Decimal(1)], WIDE, WIDE, ansi=False) is None
+    assert one("sum", [TOP.copy_negate(), decimal.Decimal(-1)], WIDE, WIDE, ansi=False) is None
+    assert one("sum", [TOP.copy_negate()], WIDE, WIDE) == TOP.copy_negate()
+
+
+def test_a_sum_of_decimals_never_wraps():
+    with pytest.raises(ArithmeticOverflow):
+        one("sum", [TOP] * 5, WIDE, WIDE)
+    assert one("sum", [TOP] * 5, WIDE, WIDE, ansi=False) is None
+    assert one("sum", [TOP] * 5 + [TOP.copy_negate()] * 4, WIDE, WIDE) == TOP
+
+
+def test_mean_of_decimals_is_rounded_half_up():
+    kind, result = pa.decimal128(10, 2), pa.decimal128(14, 6)
+    cents = [decimal.Decimal("0.01"), decimal.Decimal("0.01"), decimal.Decimal("0.00")]
+    assert one("avg", cents, kind, result) == decimal.Decimal("0.006667")
+    assert one("avg", [-c for c in cents], kind, result) == decimal.Decimal("-0.006667")
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "expected"),
+    [
+        ("sum", [None, None], None),
+        ("avg", [None], None),
+        ("min", [NAN, 2.0, None], 2.0),
+        ("variance", [5.0], None),
+        ("stddev_pop", [5.0], 0.0),
+        ("var_samp", [None, 1.0, 3.0], 2.0),
+    ],
+)
+def test_nulls_and_nan(function, values, expected):
+    assert one(function, values, pa.float64(), pa.float64()) == expected
+
+
+def test_nan_is_the_largest_number():
+    assert np.isnan(one("max", [NAN, 2.0, None], pa.float64(), pa.float64()))
+    assert np.isnan(one("min", [NAN, NAN], pa.float64(), pa.float64()))
+
+
+@pytest.mark.parametrize("ignorenulls", [False, True])
+def test_first_and_last_follow_arrival(ignorenulls):
+    values = [None, "a", "b", None]
+    expected = ("a", "b") if ignorenulls else (None, None)
+    found = tuple(one(f, values, pa.string(), pa.string(), ignorenulls=ignorenulls) for f in ("first", "last"))
+    assert found == expected
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=1, max_size=30), st.data())
+def test_variance_does_not_depend_on_how_rows_are_grouped(values, data):
+    bound = BoundAggregate("v", "var_pop", ("x",), (pa.float64(),), pa.float64(), {"ansi": True})
+    aggregation = Aggregation((), (bound,))
+    rows = pl.DataFrame({"x": pl.Series(values, dtype=pl.Float64)})
+    cut = data.draw(st.integers(0, len(values)))
+    parts = [aggregation.partial(part) for part in (rows[:cut], rows[cut:]) if part.height]
+    (found,) = aggregation.finish(aggregation.merge(pl.concat(parts)))
+    known = [value for value in values if value is not None]
+    expected = np.var(known) if known else None
+    assert found.to_pylist() == [pytest.approx(expected, rel=1e-6, abs=1e-6) if known else None]

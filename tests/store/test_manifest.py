@@ -1,0 +1,71 @@
+import json
+import zlib
+
+import pytest
+
+from forebay.errors import CorruptState, VersionNotFound
+from forebay.store import manifest as manifests
+from forebay.store.filenames import Version
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.segment import Extent, Segment
+
+VERSION = Version(7, "0123abcd")
+SEGMENT = Segment("000000000006-89abcdef-0000.arrow", 4096, 312, 77)
+MANIFEST = Manifest(
+    version=VERSION,
+    history=(Version(6, "89abcdef"),),
+    stale=1,
+    fired_until=-5,
+    counters=Counters(rows_in=10, rows_late=2, windows_fired=1, rows_out=3),
+    segments={SEGMENT.name: SEGMENT},
+    extents=(Extent(-60, SEGMENT.name, 312, 500, 99, 8), Extent(0, SEGMENT.name, 812, 500, 98, 2)),
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    manifests.write(tmp_path, MANIFEST)
+    return tmp_path / f"{VERSION}.manifest"
+
+
+def test_reads_what_was_written(path):
+    assert manifests.read(path.parent, VERSION) == MANIFEST
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_every_flipped_bit_is_found(path):
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptState, match=str(path)):
+            manifests.read(path.parent, VERSION)
+
+
+def test_every_truncation_is_found(path):
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(CorruptState):
+            manifests.read(path.parent, VERSION)
+
+
+def test_a_version_that_does_not_exist(path):
+    with pytest.raises(VersionNotFound, match="restore both"):
+        manifests.read(path.parent, Version(8, "0123abcd"))
+
+
+def test_another_format_is_refused_with_what_to_do(path):
+    path.write_bytes(path.read_bytes().replace(b"manifest 1", b"manifest 2", 1))
+    with pytest.raises(CorruptState, match="format version 2"):
+        manifests.read(path.parent, VERSION)
+
+
+def test_a_segment_outside_of_the_directory_is_refused(path):
+    content = json.loads(path.read_bytes().partition(b"\n")[2])
+    content["segments"][0]["name"] = "../../000000000006-89abcdef-0000.arrow"
+    body = json.dumps(content).encode()
+    path.write_bytes(b"forebay manifest 1 %08x\n" % zlib.crc32(body) + body)
+    with pytest.raises(CorruptState, match="not a segment's name"):
+        manifests.read(path.parent, VERSION)
