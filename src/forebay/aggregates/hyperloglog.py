@@ -64,10 +64,10 @@ def _estimate(dense: npt.NDArray[np.uint8], registers: int, tables: Tables) -> n
     inverse = np.ldexp(1.0, -dense.astype(np.int64)).sum(axis=1)
     zeros = (dense == 0).sum(axis=1)
     raw = _alpha(registers) * registers * registers / inverse
-    if tables.estimates:
-        raw = np.where(raw < 5.0 * registers, raw - _bias(raw, tables), raw)
     linear = registers * np.log(registers / np.maximum(zeros, 1))
-    result = np.where((zeros > 0) & (linear <= tables.threshold), linear, raw)
+    small = (zeros > 0) & ((linear <= tables.threshold) | (raw <= 2.5 * registers))
+    corrected = raw - _bias(raw, tables) if tables.estimates else raw
+    result = np.where(small, linear, np.where(raw < 5.0 * registers, corrected, raw))
     rounded: npt.NDArray[np.int64] = np.floor(result + 0.5).astype(np.int64)
     return rounded
 

@@ -133,7 +133,7 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
 
 def _is_wide(kind: pa.DataType) -> bool:
     """Whether the sum of a practical number of such values could leave 128 bits."""
-    return pa.types.is_decimal(kind) and kind.precision > 28
+    return bool(pa.types.is_decimal(kind) and kind.precision > 28)
 
 
 def _limb(place: int, decimals: pl.Series) -> pl.Series:

@@ -1,0 +1,101 @@
+"""Every window kind, aggregate and key type equals Spark batch over the same rows, minus exactly the rows counted late."""
+
+import pytest
+from pyspark.sql import functions as F
+from streams import HOLISTIC, INCREMENTAL, KEYS, assert_same, generate, oracle, oracle_of_stream, run, watermarks
+
+import forebay as fb
+
+WINDOWS = {
+    "tumbling": ("10 seconds",),
+    "sliding": ("30 seconds", "10 seconds"),
+    "sliding with a remainder and an offset": ("25 seconds", "10 seconds", "3 seconds"),
+}
+AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + HOLISTIC}
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("data"), keys=40, rows=800)
+
+
+def check(stream, tmp_path, window, keys, aggregates, delay="5 seconds"):
+    """Run a query over the stream to its end and compare; the number of result rows."""
+    name = f"t_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_").replace(" ", "_")
+    result = fb.groupBy(stream.streaming(delay), fb.window("ts", *window), *keys).agg(*aggregates)
+    query = run(result, tmp_path / "checkpoint", name)
+    before, until = watermarks(query)
+    expected, late, partly = oracle_of_stream(stream, F.window("ts", *window), keys, aggregates, before, until)
+    rows = assert_same(stream.spark.table(name), expected, len(keys))
+    progress = fb.progress(query)
+    assert (progress.rows_late, progress.rows_partly_late) == (late, partly)
+    assert progress.rows_out == rows
+    assert late > 0 or delay != "5 seconds"
+    return rows
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_windows_and_aggregates(stream, tmp_path, window, aggregates):
+    assert check(stream, tmp_path, window, ["key"], aggregates) > 100
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_partitions(stream, tmp_path, spark, partitions, aggregates):
+    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    try:
+        assert check(stream, tmp_path, ("10 seconds",), ["key", "k_string"], aggregates) > 100
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+def test_without_keys(stream, tmp_path, aggregates):
+    assert check(stream, tmp_path, ("10 seconds",), [], aggregates) > 5
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+def test_one_key(spark, tmp_path, aggregates):
+    one = generate(spark, tmp_path, keys=1, rows=300)
+    assert check(one, tmp_path, ("30 seconds", "10 seconds"), ["key"], aggregates) > 5
+
+
+@pytest.mark.parametrize("aggregates", [[fb.count("*"), fb.sum("i"), fb.max("s")], [fb.median("x"), fb.count("*")]])
+def test_100_000_keys(spark, tmp_path, aggregates):
+    many = generate(spark, tmp_path, keys=100_000, rows=60_000)
+    assert check(many, tmp_path, ("30 seconds",), ["key"], aggregates) > 100_000
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+def test_instants_before_1970(spark, tmp_path, aggregates):
+    """The stream crosses 1970, because Spark's watermark does not exist before."""
+    old = generate(spark, tmp_path, keys=5, rows=200, start=-50_000_000, seed=3)
+    assert check(old, tmp_path, ("7 seconds", "3 seconds", "1 second"), ["key"], aggregates, "1 minute") > 5
+
+
+@pytest.mark.parametrize("key", [f"k_{name}" for name in KEYS])
+def test_key_types_in_a_stream(stream, tmp_path, key):
+    """Read-modify-write: keys are grouped in pack, in the write buffer and when the window fires."""
+    assert check(stream, tmp_path, ("30 seconds",), [key], [fb.count("*"), fb.sum("l"), fb.max("s"), fb.var_pop("x")]) > 2
+
+
+@pytest.mark.parametrize("key", [f"k_{name}" for name in KEYS])
+def test_key_types_in_a_batch(stream, key):
+    """Append and aligned read, with every aggregate."""
+    df = stream.static.where("ts is not null")
+    found = fb.groupBy(df, fb.window("ts", "40 seconds"), key).agg(*INCREMENTAL, *HOLISTIC)
+    assert assert_same(found, oracle(df, F.window("ts", "40 seconds"), [key], INCREMENTAL + HOLISTIC), 1) > 2
+
+
+def test_expressions_as_keys_arguments_and_time(stream, tmp_path):
+    aggregates = [fb.sum(F.col("i") * 2 + 1).alias("sum"), fb.median(F.abs("x")), fb.count(F.when(F.col("b"), 1))]
+    third = F.col("`a key.with dots`") % 3
+    df = stream.streaming("5 seconds").withColumnRenamed("key", "a key.with dots")
+    result = fb.groupBy(df, fb.window(F.col("ts"), "10 seconds"), third.alias("third")).agg(*aggregates)
+    query = run(result, tmp_path / "checkpoint", "expressions")
+    before, until = watermarks(query)
+    key = (F.col("key") % 3).alias("third")
+    expected, _, _ = oracle_of_stream(stream, F.window("ts", "10 seconds"), [key], aggregates, before, until)
+    names = ["window", "third", "sum", "median", "count"]
+    assert assert_same(stream.spark.table("expressions").toDF(*names), expected.toDF(*names), 1) > 5

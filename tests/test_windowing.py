@@ -1,0 +1,148 @@
+"""A store instance over micro-batches, opened and closed for each, against a plain model."""
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.patterns import Pattern
+from forebay.store.slice_log import Options
+from forebay.windowing import SLICE, WindowInstance, WindowPlan, partial_batch
+from forebay.windows import AlignedWindows
+
+WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
+COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
+TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ansi": True})
+MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
+
+
+def plan(windows, pattern):
+    aggregates = (COUNT, TOTAL) if pattern is Pattern.RMW else (COUNT, MEDIAN)
+    schema = pa.schema([("window", WINDOW), ("k", pa.string()), *((a.label, a.result) for a in aggregates)])
+    return WindowPlan(windows, ("k0",), Aggregation(("k0",), aggregates), pattern, schema, Options(1 << 20))
+
+
+def expected(pattern, values):
+    return (len(values), sum(values) if pattern is Pattern.RMW else float(np.median(values)))
+
+
+def packed(windows, rows):
+    """Rows (time, key, value) as pack hands them over: by slice, without their time."""
+    times = np.array([time for time, _, _ in rows], dtype=np.int64)
+    slices = windows.slice_starts(times)
+    order = np.argsort(slices, kind="stable")
+    batch = pa.record_batch({"k0": pa.array([k for _, k, _ in rows]), "a0": pa.array([v for _, _, v in rows], pa.int64())})
+    return batch.append_column(SLICE, pa.array(slices)).take(pa.array(order))
+
+
+class Model:
+    """Windows by the definition: every row in every window that contains it, unless that window has fired."""
+
+    def __init__(self, windows):
+        self.windows, self.open, self.fired_until = windows, defaultdict(list), None
+        self.late = self.partly = 0
+
+    def ingest(self, rows):
+        for time, key, value in rows:
+            slices = self.windows.slice_starts(np.array([time]))
+            starts = self.windows.windows_of(slices)[0]
+            starts = [s for s in starts.tolist() if s >= self.windows.first_window(slices)[0]]
+            kept = [s for s in starts if self.fired_until is None or s + self.windows.size > self.fired_until]
+            self.late += not kept
+            self.partly += 0 < len(kept) < len(starts)
+            for start in kept:
+                self.open[start, key].append(value)
+
+    def fire(self, watermark):
+        due = {at: values for at, values in self.open.items() if at[0] + self.windows.size <= watermark}
+        for at in due:
+            del self.open[at]
+        self.fired_until = watermark
+        return due
+
+
+@pytest.mark.parametrize("pattern", [Pattern.AAR, Pattern.RMW])
+@pytest.mark.parametrize(
+    "windows",
+    [AlignedWindows(100, 100), AlignedWindows(100, 20), AlignedWindows(100, 30, 7)],
+    ids=["tumbling", "sliding", "sliding with a remainder and an offset"],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_the_model(tmp_path, pattern, windows, seed):
+    chance = random.Random(seed)
+    job, model = plan(windows, pattern), Model(windows)
+    version, fired_until, watermark = None, None, -500
+    for batch in range(40):
+        center = -400 + batch * 25
+        rows = [
+            (center + chance.randrange(-160, 60), f"user {chance.randrange(8)}", chance.randrange(50))
+            for _ in range(chance.choice([0, 1, 30, 30]))
+        ]
+        instance = WindowInstance(job, tmp_path, version, fired_until)
+        model.ingest(rows)
+        if rows:
+            partial = pattern is Pattern.RMW and chance.random() < 0.5
+            arrived = packed(windows, rows)
+            instance.ingest(partial_batch(job, pl.DataFrame(arrived), (SLICE,)) if partial else arrived, partial=partial)
+        watermark = max(watermark, center - 100)
+        found = {
+            (start, row["k"]): tuple(row.values())[2:]
+            for result in instance.fire(watermark)
+            for start, row in zip(_starts(result), result.to_pylist(), strict=True)
+        }
+        assert found == {at: expected(pattern, values) for at, values in model.fire(watermark).items()}
+        fired_until = watermark
+        version = instance.commit()
+        instance.close()
+        assert (instance.counters.rows_late, instance.counters.rows_partly_late) == (model.late, model.partly)
+
+
+def _starts(result):
+    return result["window"].field("start").cast(pa.int64()).to_pylist()
+
+
+@pytest.mark.parametrize("pattern", [Pattern.AAR, Pattern.RMW])
+def test_no_row_data_is_left_when_all_windows_have_fired(tmp_path, pattern):
+    windows = AlignedWindows(100, 50)
+    job = plan(windows, pattern)
+    version = None
+    for center in (0, 60):
+        instance = WindowInstance(job, tmp_path, version, None)
+        instance.ingest(packed(windows, [(center + i, f"user {i % 3}", i) for i in range(40)]))
+        version = instance.commit()
+        instance.close()
+    assert list(tmp_path.glob("*.arrow"))
+    instance = WindowInstance(job, tmp_path, version, None)
+    assert sum(batch.num_rows for batch in instance.fire(1000)) > 0
+    version = instance.commit()
+    instance.close()
+    instance = WindowInstance(job, tmp_path, version, 1000)  # the next batch, in which nothing happens
+    version = instance.commit()
+    assert not list(tmp_path.glob("*.arrow"))
+    settled = WindowInstance(job, tmp_path, version, 1000)
+    assert settled.commit() == version
+
+
+def test_a_batch_without_change_makes_no_version(tmp_path):
+    instance = WindowInstance(plan(AlignedWindows(10, 10), Pattern.AAR), tmp_path / "0", None)
+    assert list(instance.fire(1000)) == []
+    assert instance.commit() is None
+    assert not (tmp_path / "0").exists()
+
+
+def test_a_large_window_fires_within_its_memory(tmp_path):
+    windows = AlignedWindows(1_000_000, 1_000_000)
+    job = replace(plan(windows, Pattern.AAR), options=Options(1 << 20))
+    instance = WindowInstance(job, tmp_path, None)
+    for part in range(10):
+        instance.ingest(packed(windows, [(i, f"user {(i * 31 + part) % 5000}", i) for i in range(10_000)]))
+    results = list(instance.fire(1_000_000))
+    assert len(results) > 1
+    assert sum(result.num_rows for result in results) == 5000
+    assert sum(n for result in results for n in result["n"].to_pylist()) == 100_000
