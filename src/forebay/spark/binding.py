@@ -51,11 +51,11 @@ def bind(
     df: DataFrame, window: TimeWindow, keys: Sequence[Column | str], aggregates: Sequence[Aggregate | Apply], conf: Conf
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
-    _require_columns(df, [window.time_column, *keys, *(a for each in aggregates for a in getattr(each, "arguments", ()))])
+    apply = _only_apply(aggregates)
+    named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
+    _require_columns(df, [window.time_column, *keys, *(argument for each in named for argument in each.arguments)])
     windows = window.aligned(df.sparkSession)
     time = _time(df, window)
-    apply = _only_apply(aggregates)
-    named = [] if apply else [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     spark_columns = [_spark_column(aggregate) for aggregate in named]
     with _analysis():

@@ -142,8 +142,7 @@ def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
         loaded = worker.loads(plan)
         from forebay.spark.pack import pack
 
-        partitions = int(worker.local_property("spark.sql.shuffle.partitions") or 1)
-        for vnode, blob in pack(batches, loaded, partitions, instances):
+        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [_VNODE, PAYLOAD])
 
     return packer

@@ -29,3 +29,12 @@ def local_property(name: str) -> str | None:
     """A property of the query that the running task belongs to."""
     context = TaskContext.get()
     return context.getLocalProperty(name) if context else None
+
+
+def state_partitions() -> int:
+    """How many state partitions the running query has: the number it was first started with, whatever the session says."""
+    return int(local_property(_STATE_PARTITIONS) or local_property("spark.sql.shuffle.partitions") or 1)
+
+
+_STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+"""Spark keeps this in the checkpoint and restores it, so that ``spark.sql.shuffle.partitions`` may change between runs."""

@@ -1,0 +1,169 @@
+"""What cannot run is refused before the query starts, by an error of ours that names the fix."""
+
+import pytest
+from pyspark.sql import functions as F
+
+import forebay as fb
+from forebay.errors import (
+    InvalidArgument,
+    MissingWatermark,
+    StateDirectoryError,
+    UnknownColumn,
+    UnsupportedConfiguration,
+    UnsupportedType,
+)
+
+
+@pytest.fixture(scope="module")
+def df(spark):
+    return (
+        spark.readStream.format("rate")
+        .load()
+        .withWatermark("timestamp", "1 minute")
+        .selectExpr(
+            "timestamp",
+            "value as n",
+            "cast(value as string) as s",
+            "map('a', value) as m",
+            "array(value) as a",
+            "make_ym_interval(1, 2) as ym",
+            "collate('x', 'UTF8_LCASE') as c",
+            "timestamp is null as b",
+        )
+    )
+
+
+def hourly(df, *keys):
+    return fb.groupBy(df, fb.window("timestamp", "1 hour"), *keys)
+
+
+def test_no_watermark(spark):
+    df = spark.readStream.format("rate").load()
+    with pytest.raises(MissingWatermark, match=r'df\.withWatermark\("timestamp", "10 minutes"\)'):
+        hourly(df).agg(fb.count("*"))
+
+
+def test_an_expression_has_no_watermark(df):
+    window = fb.window(F.col("timestamp") + F.expr("interval 1 hour"), "1 hour")
+    with pytest.raises(MissingWatermark):
+        fb.groupBy(df, window).agg(fb.count("*"))
+
+
+def test_missing_time_column(df):
+    with pytest.raises(UnknownColumn, match=r"'departed'; the DataFrame has timestamp, n, s"):
+        fb.groupBy(df, fb.window("departed", "1 hour")).agg(fb.count("*"))
+
+
+def test_time_column_of_another_type(df):
+    with pytest.raises(UnsupportedType, match=r"n is a bigint; fb.window needs a timestamp"):
+        fb.groupBy(df, fb.window("n", "1 hour")).agg(fb.count("*"))
+
+
+def test_unknown_columns(df):
+    with pytest.raises(UnknownColumn, match="'carrier'"):
+        hourly(df, "carrier").agg(fb.count("*"))
+    with pytest.raises(UnknownColumn, match="'price'"):
+        hourly(df).agg(fb.median("price"))
+    with pytest.raises(UnknownColumn, match="`price`"):
+        hourly(df).agg(fb.median(F.col("price") + 1))
+
+
+@pytest.mark.parametrize(
+    ("durations", "message"),
+    [
+        (("ten minutes",), "windowDuration 'ten minutes' is not a duration; write for example"),
+        (("",), "windowDuration '' is not a duration"),
+        (("0 seconds",), "windowDuration '0 seconds' is not positive"),
+        (("-1 hour",), "windowDuration '-1 hour' is not positive"),
+        (("1 month",), "months or years, whose length varies"),
+        (("1 hour", "2 hours"), "slideDuration '2 hours' is longer than windowDuration '1 hour'"),
+        (("1 hour", "0 seconds"), "slideDuration '0 seconds' is not positive"),
+        (("1 hour", None, "90 minutes"), "startTime '90 minutes' must be shorter"),
+        ((60,), "windowDuration is 60, not a string"),
+    ],
+)
+def test_durations(df, durations, message):
+    with pytest.raises(InvalidArgument, match=message):
+        fb.groupBy(df, fb.window("timestamp", *durations)).agg(fb.count("*"))
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "error", "message"),
+    [
+        (fb.median("a"), InvalidArgument, "Spark refuses"),
+        (fb.sum("b"), InvalidArgument, "Spark refuses"),
+        (fb.avg("a"), InvalidArgument, "Spark refuses"),
+        (fb.bool_and("n"), InvalidArgument, "Spark refuses"),
+        (fb.max("m"), InvalidArgument, "Spark refuses"),
+        (fb.percentile("n", 1.5), InvalidArgument, "Spark refuses"),
+        (fb.max("a"), UnsupportedType, "would have to order array<bigint>"),
+        (fb.first("m"), UnsupportedType, "map<string,bigint>"),
+        (fb.sum("ym"), UnsupportedType, "interval"),
+        ("count", InvalidArgument, "agg.. got a str"),
+    ],
+    ids=str,
+)
+def test_aggregates_of_the_wrong_type(df, aggregate, error, message):
+    with pytest.raises(error, match=message):
+        hourly(df).agg(aggregate)
+
+
+def test_no_aggregate(df):
+    with pytest.raises(InvalidArgument, match="got a Column"):
+        hourly(df).agg(F.count("n"))
+    with pytest.raises(InvalidArgument, match="at least one aggregate"):
+        hourly(df).agg()
+
+
+def test_keys_of_an_unsupported_type(df):
+    with pytest.raises(UnsupportedType, match="the key m is a map"):
+        hourly(df, "m").agg(fb.count("*"))
+    with pytest.raises(UnsupportedType, match=r"the key c is a .*UTF8_BINARY"):
+        hourly(df, "c").agg(fb.count("*"))
+
+
+def test_a_window_that_is_none(df):
+    with pytest.raises(InvalidArgument, match=r"write for example fb.window"):
+        fb.groupBy(df, "timestamp").agg(fb.count("*"))
+
+
+def test_apply_stands_alone(df):
+    with pytest.raises(InvalidArgument, match="only aggregate"):
+        hourly(df).agg(fb.apply(lambda key, rows: rows, "n long"), fb.count("*"))
+    with pytest.raises(InvalidArgument, match="cannot parse"):
+        hourly(df).agg(fb.apply(lambda key, rows: rows, "n lon g"))
+
+
+def test_another_state_store_provider(spark, df):
+    name = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    try:
+        with pytest.raises(
+            UnsupportedConfiguration, match=r'spark\.conf\.set\("spark.sql.streaming.stateStore.providerClass"'
+        ):
+            hourly(df).agg(fb.count("*"))
+    finally:
+        spark.conf.set(name, before)
+
+
+@pytest.mark.parametrize(("name", "value"), [("memoryMB", "lots"), ("instancesPerPartition", "0"), ("retainBatches", "1")])
+def test_settings_that_cannot_be_used(spark, df, name, value):
+    spark.conf.set(f"spark.forebay.{name}", value)
+    try:
+        with pytest.raises(UnsupportedConfiguration, match=f"spark.forebay.{name} is '{value}'"):
+            hourly(df).agg(fb.count("*"))
+    finally:
+        spark.conf.unset(f"spark.forebay.{name}")
+
+
+@pytest.mark.parametrize(
+    ("directory", "error"), [("/proc/forebay", StateDirectoryError), ("relative/path", UnsupportedConfiguration)]
+)
+def test_a_state_directory_that_cannot_be_written(spark, df, directory, error):
+    spark.conf.set("spark.forebay.stateDirectory", directory)
+    try:
+        with pytest.raises(error, match=f"spark.forebay.stateDirectory is .*{directory}"):
+            hourly(df).agg(fb.count("*"))
+    finally:
+        spark.conf.unset("spark.forebay.stateDirectory")

@@ -1,0 +1,200 @@
+"""Stopping, failing and restarting change nothing; damage and changed queries are refused and lose nothing."""
+
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+from streams import HOLISTIC, INCREMENTAL, assert_same, generate, oracle
+
+import forebay as fb
+
+AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + HOLISTIC}
+WINDOW = ("30 seconds", "10 seconds")
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    return generate(spark, tmp_path, keys=8, rows=150)
+
+
+def counts(df, window=WINDOW, keys=("key",), *aggregates):
+    return fb.groupBy(df, fb.window("ts", *window), *keys).agg(*(aggregates or (fb.count("*").alias("n"), fb.median("x"))))
+
+
+def push_watermark(stream, hours):
+    """Add a file with one row whose event time is that much later, so that all windows before it fire."""
+    table = pq.read_table(f"{stream.path}/000.parquet").slice(0, 1)
+    later = pa.array([1_704_067_200_000_000 + hours * 3_600_000_000], pa.timestamp("us", "UTC"))
+    pq.write_table(table.set_column(0, "ts", later), f"{stream.path}/9{hours:02d}.parquet")
+
+
+def run(df, checkpoint, output="out"):
+    """Run a stream over the files that it has not read yet."""
+    query = df.writeStream.format("parquet").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    started = query.start(str(checkpoint.parent / output))
+    started.awaitTermination()
+    return started
+
+
+def failure(df, checkpoint):
+    with pytest.raises(StreamingQueryException) as caught:
+        run(df, checkpoint)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path, aggregates):
+    push_watermark(stream, 1)
+    expected = oracle(stream.static.where(F.col("ts") < "2024-01-01 00:30"), F.window("ts", *WINDOW), ["key"], aggregates)
+    result = counts(stream.streaming("10 minutes"), WINDOW, ["key"], *aggregates)
+    batches, failed = {}, set()
+
+    def sink(df, batch):
+        batches[batch] = df.localCheckpoint()
+        if batch not in failed:
+            failed.add(batch)
+            raise RuntimeError("on purpose")
+
+    def attempt():
+        query = result.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "ck"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    attempts = 0
+    while True:
+        attempts += 1
+        spark.conf.set("spark.sql.shuffle.partitions", str(attempts % 3 + 1))  # a checkpoint keeps the one it began with
+        try:
+            attempt()
+            break
+        except StreamingQueryException as error:
+            assert "on purpose" in str(error)
+        finally:
+            spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert len(failed) == attempts - 1 >= 6
+    total = batches[0]
+    for batch in sorted(batches)[1:]:
+        total = total.union(batches[batch])
+    assert assert_same(total, expected, 1) > 50
+
+
+def test_restarting_after_every_batch(spark, stream, tmp_path):
+    source = tmp_path / "growing"
+    source.mkdir()
+    push_watermark(stream, 1)
+    schema = spark.read.parquet(stream.path).schema
+    for file in sorted((tmp_path / "stream-1-8").iterdir()):
+        shutil.copy2(file, source)
+        df = spark.readStream.schema(schema).parquet(str(source)).withWatermark("ts", "10 minutes")
+        run(counts(df, WINDOW, ["key"], *INCREMENTAL), tmp_path / "ck")
+    kept = stream.static.where(F.col("ts") < "2024-01-01 00:30")
+    expected = oracle(kept, F.window("ts", *WINDOW), ["key"], INCREMENTAL)
+    assert assert_same(spark.read.parquet(str(tmp_path / "out")), expected, 1) > 50
+
+
+@pytest.mark.parametrize("aggregate", [fb.median("x"), fb.sum("x")], ids=["AAR", "RMW"])
+def test_no_row_data_is_left_when_the_last_window_has_fired(stream, tmp_path, aggregate):
+    for hours in (1, 2):  # the second moves the watermark once more, and with it the files of the last version go
+        push_watermark(stream, hours)
+    query = run(
+        counts(stream.streaming("1 second"), WINDOW, ["key"], aggregate), tmp_path / "ck", f"left_{aggregate.function}"
+    )
+    assert fb.progress(query).state_rows == 1  # the last row pushed
+    rows = [
+        pa.ipc.open_stream(path.read_bytes()).read_all().num_rows for path in (tmp_path / "ck").rglob("forebay/*/*/*.arrow")
+    ]
+    assert sum(rows) <= 2  # and the one before it, until the next batch
+
+
+def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_path):
+    checkpoint = tmp_path / "ck"
+
+    def query(keys=("key",), window=WINDOW, aggregates=(), instances=2):
+        spark.conf.set("spark.forebay.instancesPerPartition", str(instances))
+        try:
+            return counts(stream.streaming("1 second"), window, keys, *aggregates)
+        finally:
+            spark.conf.unset("spark.forebay.instancesPerPartition")
+
+    run(query(), checkpoint)
+    push_watermark(stream, 1)
+    for changed, named in (
+        (query(keys=["k_string"]), "k_string"),
+        (query(keys=["key", "k_int"]), "k_int"),
+        (query(window=("30 seconds",)), "30000000 us, 30000000 us"),
+        (query(aggregates=[fb.count("*").alias("n"), fb.median("x"), fb.max("x")]), "max(x)"),
+        (query(instances=3), "instancesPerPartition"),
+    ):
+        message = failure(changed, checkpoint)
+        assert "LayoutChanged: the state in" in message
+        assert named in message
+        assert "new checkpoint location" in message
+    assert fb.progress(run(query(), checkpoint)).rows_in == stream.static.where("ts is not null").count()
+
+
+def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path):
+    checkpoint = tmp_path / "ck"
+    query = counts(stream.streaming("1 second"))
+    rows = fb.progress(run(query, checkpoint)).rows_in
+    push_watermark(stream, 1)
+
+    def flip(data):
+        return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+
+    for kind in ("arrow", "manifest"):
+        whole = {path: path.read_bytes() for path in checkpoint.rglob(f"forebay/*/*/*.{kind}")}
+        for damage in (flip, lambda data: data[: len(data) // 2], None):
+            for path, data in whole.items():
+                path.write_bytes(damage(data)) if damage else path.unlink()
+            message = failure(query, checkpoint)
+            assert "CorruptState" in message or "VersionNotFound" in message
+            assert any(str(path) in message for path in whole)
+            for path, data in whole.items():
+                path.write_bytes(data)
+    assert fb.progress(run(query, checkpoint)).rows_in == rows + 1
+
+
+def test_state_can_live_elsewhere(spark, stream, tmp_path):
+    spark.conf.set("spark.forebay.stateDirectory", str(tmp_path / "elsewhere"))
+    try:
+        query = run(counts(stream.streaming("1 second")), tmp_path / "ck")
+        assert fb.progress(query).rows_in > 0
+        assert list((tmp_path / "elsewhere" / str(query.id)).rglob("*.manifest"))
+        assert not (tmp_path / "ck" / "forebay").exists()
+    finally:
+        spark.conf.unset("spark.forebay.stateDirectory")
+
+
+def test_a_full_disk_stops_the_query_with_the_path(spark, stream, tmp_path):
+    """A regular file stands where an instance's directory would have to be made."""
+    checkpoint = tmp_path / "ck"
+    checkpoint.mkdir()
+    (checkpoint / "forebay").write_text("in the way")
+    message = failure(counts(stream.streaming("1 second")), checkpoint)
+    assert "StateDirectoryError: cannot create the state directory" in message
+    assert str(checkpoint / "forebay") in message
+    (checkpoint / "forebay").unlink()
+    assert fb.progress(run(counts(stream.streaming("1 second")), checkpoint)).rows_in > 0
+
+
+def test_two_queries_and_two_operators_in_one_query_share_nothing(spark, stream, tmp_path):
+    other = generate(spark, tmp_path, keys=3, rows=50, seed=2)
+    for each in (stream, other):
+        push_watermark(each, 1)
+    both = counts(stream.streaming("10 minutes")).union(counts(other.streaming("10 minutes")))
+    run(both, tmp_path / "ck", "united")
+    run(counts(stream.streaming("10 minutes")), tmp_path / "ck alone", "alone")
+    aggregates = [fb.count("*").alias("n"), fb.median("x")]
+    first, second = (
+        oracle(each.static.where(F.col("ts") < "2024-01-01 00:30"), F.window("ts", *WINDOW), ["key"], aggregates)
+        for each in (stream, other)
+    )
+    assert assert_same(spark.read.parquet(str(tmp_path / "alone")), first, 1) > 50
+    united = spark.read.parquet(str(tmp_path / "united"))
+    rounded = [
+        sorted(map(str, df.withColumn("median(x)", F.round("median(x)", 6)).collect()))
+        for df in (united, first.union(second))
+    ]
+    assert rounded[0] == rounded[1]
