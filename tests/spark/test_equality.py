@@ -2,7 +2,7 @@
 
 import pytest
 from pyspark.sql import functions as F
-from streams import HOLISTIC, INCREMENTAL, KEYS, assert_same, generate, oracle, oracle_of_stream, run, watermarks
+from streams import EPOCH_2024, HOLISTIC, INCREMENTAL, KEYS, assert_same, generate, oracle, oracle_of_stream, run, watermarks
 
 import forebay as fb
 
@@ -99,3 +99,16 @@ def test_expressions_as_keys_arguments_and_time(stream, tmp_path):
     expected, _, _ = oracle_of_stream(stream, F.window("ts", "10 seconds"), [key], aggregates, before, until)
     names = ["window", "third", "sum", "median", "count"]
     assert assert_same(stream.spark.table("expressions").toDF(*names), expected.toDF(*names), 1) > 5
+
+
+def test_timestamps_without_a_time_zone(spark, stream, tmp_path):
+    """The wall clock of timestamp_ntz is never shifted, not even where the session's time zone has a gap."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        elapsed = F.col("ts") - F.timestamp_micros(F.lit(EPOCH_2024))
+        local = stream.static.withColumn("local", F.to_timestamp_ntz(F.lit("2024-03-10 02:00:00")) + elapsed)
+        found = fb.groupBy(local, fb.window("local", "10 seconds"), "key").agg(fb.count("*"), fb.max("local"))
+        expected = local.groupBy(F.window("local", "10 seconds"), "key").agg(F.count("*"), F.max("local"))
+        assert assert_same(found, expected, 1) > 100
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -30,6 +30,9 @@ class UserFunction:
     function: Callable[..., Any]
     columns: tuple[tuple[str, str], ...]
 
+    def __post_init__(self) -> None:
+        _converter(self.function)  # a function that cannot be called is refused when the query is planned
+
     def results(
         self, rows: pl.DataFrame, keys: list[str], window: tuple[int, int], schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:

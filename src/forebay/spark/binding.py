@@ -115,7 +115,7 @@ def _require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
 
 
 def _time(df: DataFrame, window: TimeWindow) -> Column:
-    """The time column in microseconds. On a stream it must have a watermark."""
+    """The time column. On a stream it must have a watermark."""
     time = F.col(window.time_column) if isinstance(window.time_column, str) else window.time_column
     with _analysis():
         field = df.select(time).schema.fields[0]
@@ -129,9 +129,7 @@ def _time(df: DataFrame, window: TimeWindow) -> Column:
             f"the time column {field.name} has no watermark, so its windows would never fire. "
             f'Write df.withWatermark("{field.name}", "10 minutes") with the delay you accept.'
         )
-    if isinstance(field.dataType, T.TimestampNTZType):
-        return F.unix_micros(F.convert_timezone(F.current_timezone(), F.lit("UTC"), time).cast("timestamp_ltz"))
-    return F.unix_micros(time)
+    return time
 
 
 def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:

@@ -19,7 +19,7 @@ from forebay.spark.vnodes import vnode_ids
 from forebay.windowing import SLICE, WindowPlan, partial_batch
 
 TIME, HASH = "time", "hash"
-"""Columns of the input: event time (microseconds, or NULL), and a hash of the key that is equal for equal keys."""
+"""Columns of the input: event time (a timestamp, or NULL), and a hash of the key that is equal for equal keys."""
 
 CHUNK_ROWS = 1 << 17
 COMBINER_PAYS = 0.7
@@ -73,7 +73,7 @@ class Cells:
     @classmethod
     def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int) -> Cells:
         length = plan.windows.slice_length
-        slices = plan.windows.slice_starts(chunk[TIME].to_numpy())
+        slices = plan.windows.slice_starts(chunk[TIME].cast(pa.int64()).to_numpy())
         first, last = int(slices.min()), int(slices.max())
         span = (last - first) // length + 1
         vnode = (chunk[HASH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)

@@ -1,0 +1,70 @@
+"""``fb.apply``: a user's function over the rows of each key and window."""
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+from streams import generate, run
+
+import forebay as fb
+
+
+def largest():
+    """The same function over the three kinds of tables; local ones, since workers cannot import this module."""
+
+    def with_polars(key, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.sort("u", descending=True).head(2).select("u", "s")
+
+    def with_pandas(key, rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.sort_values("u", ascending=False).head(2)[["u", "s"]]
+
+    def with_arrow(key, rows: pa.Table) -> pa.Table:
+        return rows.sort_by([("u", "descending")]).slice(0, 2).select(["u", "s"])
+
+    return with_polars, with_pandas, with_arrow
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("data"), keys=6, rows=100)
+
+
+@pytest.mark.parametrize("function", largest())
+def test_rows_of_each_key_and_window(stream, function):
+    columns = stream.static.where("ts is not null").drop("k_interval")
+    found = fb.groupBy(columns, fb.window("ts", "1 minute"), "key").agg(fb.apply(function, "u long, s string"))
+    assert found.columns == ["window", "key", "u", "s"]
+    ranked = columns.withColumn("window", F.window("ts", "1 minute")).withColumn(
+        "rank", F.expr("row_number() over (partition by window, key order by u desc)")
+    )
+    expected = ranked.where("rank <= 2").select("window", "key", "u", "s")
+    assert sorted(found.collect(), key=str) == sorted(expected.collect(), key=str)
+
+
+def test_key_is_a_tuple_and_a_window_may_give_nothing(stream, tmp_path):
+    def odd(key, rows):
+        (only,) = key
+        return rows.select(pl.lit(only * 10).alias("ten")).head(1 if only % 2 else 0)
+
+    df = stream.streaming("1 second").drop("k_interval")
+    run(fb.groupBy(df, fb.window("ts", "1 minute"), "key").agg(fb.apply(odd, "ten int")), tmp_path, "odd")
+    rows = stream.spark.table("odd").collect()
+    assert rows
+    assert all(row.key % 2 == 1 and row.ten == row.key * 10 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda key, rows: 3, "returned int; fb.apply needs a polars.DataFrame"),
+        (lambda key, rows: rows.select("s"), r"returned the columns \['s'\]; its schema also names \['u'\]"),
+        (lambda key, rows: rows.select(pl.col("st").alias("u")), "do not fit its schema"),
+    ],
+    ids=["no table", "missing column", "wrong type"],
+)
+def test_what_a_function_may_return(stream, tmp_path, function, message):
+    result = fb.groupBy(stream.streaming("1 second"), fb.window("ts", "10 seconds")).agg(fb.apply(function, "u long"))
+    with pytest.raises(StreamingQueryException, match=message):
+        run(result, tmp_path, "wrong")
