@@ -12,8 +12,9 @@ import pytest
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.patterns import Pattern
+from forebay.store.aligned import SLICE
 from forebay.store.slice_log import Options
-from forebay.windowing import SLICE, WindowInstance, WindowPlan, partial_batch
+from forebay.windowing import NEVER, WindowInstance, WindowPlan, partial_batch
 from forebay.windows import AlignedWindows
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
@@ -45,7 +46,7 @@ class Model:
     """Windows by the definition: every row in every window that contains it, unless that window has fired."""
 
     def __init__(self, windows):
-        self.windows, self.open, self.fired_until = windows, defaultdict(list), None
+        self.windows, self.open, self.fired_until = windows, defaultdict(list), NEVER
         self.late = self.partly = 0
 
     def ingest(self, rows):
@@ -53,7 +54,7 @@ class Model:
             slices = self.windows.slice_starts(np.array([time]))
             starts = self.windows.windows_of(slices)[0]
             starts = [s for s in starts.tolist() if s >= self.windows.first_window(slices)[0]]
-            kept = [s for s in starts if self.fired_until is None or s + self.windows.size > self.fired_until]
+            kept = [s for s in starts if s + self.windows.size > self.fired_until]
             self.late += not kept
             self.partly += 0 < len(kept) < len(starts)
             for start in kept:
@@ -77,7 +78,7 @@ class Model:
 def test_equals_the_model(tmp_path, pattern, windows, seed):
     chance = random.Random(seed)
     job, model = plan(windows, pattern), Model(windows)
-    version, fired_until, watermark = None, None, -500
+    version, fired_until, watermark = None, NEVER, -500
     for batch in range(40):
         center = -400 + batch * 25
         rows = [
@@ -113,12 +114,12 @@ def test_no_row_data_is_left_when_all_windows_have_fired(tmp_path, pattern):
     job = plan(windows, pattern)
     version = None
     for center in (0, 60):
-        instance = WindowInstance(job, tmp_path, version, None)
+        instance = WindowInstance(job, tmp_path, version)
         instance.ingest(packed(windows, [(center + i, f"user {i % 3}", i) for i in range(40)]))
         version = instance.commit()
         instance.close()
     assert list(tmp_path.glob("*.arrow"))
-    instance = WindowInstance(job, tmp_path, version, None)
+    instance = WindowInstance(job, tmp_path, version)
     assert sum(batch.num_rows for batch in instance.fire(1000)) > 0
     version = instance.commit()
     instance.close()

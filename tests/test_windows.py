@@ -41,6 +41,6 @@ def test_windows_between_are_those_that_end_there(windows, instants, after, span
     assert due == sorted(start for start in starts if after < start + windows.size <= after + span)
 
 
-def test_nothing_has_fired_before_the_first_watermark():
+def test_windows_before_the_epoch():
     windows = AlignedWindows(10, 10)
-    assert windows.windows_between(np.array([-20, 0, 10]), None, 10) == [-20, 0]
+    assert windows.windows_between(np.array([-20, 0, 10]), -1000, 10) == [-20, 0]

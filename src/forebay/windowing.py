@@ -12,21 +12,25 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.aggregates.user_defined import UserFunction
 from forebay.patterns import Pattern
-from forebay.store.aligned import AlignedStore
+from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.filenames import Version
 from forebay.store.rmw import RmwStore
 from forebay.store.slice_log import Options
 from forebay.windows import AlignedWindows, Times
 
-SLICE = "slice"
-"""The column of a packed batch that holds the start of each row's slice, in microseconds."""
+WINDOW = "window"
+"""The column that holds the start of a row's window, in microseconds, while windows fire."""
 
 END_OF_TIME = 2**62
 """A watermark (microseconds) after every instant: all windows fire."""
+
+NEVER = -(2**62)
+"""A watermark before every instant: nothing has fired."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,11 @@ class WindowInstance:
         The instance's own directory.
     version : Version or None
         The version that the last committed micro-batch left, None at the beginning.
-    fired_until : int or None
+    fired_until : int
         The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
     """
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int | None = None) -> None:
+    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
         self._plan = plan
         self._store: AlignedStore | RmwStore
         if plan.pattern is Pattern.RMW:
@@ -88,36 +92,38 @@ class WindowInstance:
 
         Those whose last window has fired are dropped and counted. The others are never lost.
         """
-        for start, run in runs(batch):
-            rows = int(pa.compute.sum(run[ROWS]).as_py()) if partial else run.num_rows
+        if self._plan.pattern is Pattern.RMW and not partial:
+            batch, partial = partial_batch(self._plan, pl.DataFrame(batch), (SLICE,)), True
+        windows = self._plan.windows
+        starts, parts = runs(batch)
+        first_ends, last_ends = windows.first_window(starts) + windows.size, windows.last_window(starts) + windows.size
+        for start, part, first_end, last_end in zip(starts, parts, first_ends, last_ends, strict=True):
+            rows = int(pc.sum(part[ROWS]).as_py()) if partial else part.num_rows
             self._count(rows_in=rows)
-            if self._fired_until is not None:
-                slices = np.array([start])
-                if self._plan.windows.last_window(slices)[0] + self._plan.windows.size <= self._fired_until:
-                    self._count(rows_late=rows)
-                    continue
-                if self._plan.windows.first_window(slices)[0] + self._plan.windows.size <= self._fired_until:
-                    self._count(rows_partly_late=rows)
-            self._add(start, run.drop_columns([SLICE]), partial)
+            if last_end <= self._fired_until:
+                self._count(rows_late=rows)
+                continue
+            if first_end <= self._fired_until:
+                self._count(rows_partly_late=rows)
+            self._store.append(int(start), part.drop_columns([SLICE]))
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Results of every window whose end is at or before ``watermark`` (microseconds) and that has not fired yet.
 
-        Exhaust the iterator; each item holds the results of some keys of one window.
+        Exhaust the iterator; each item holds the results of some keys of some windows.
         """
-        if self._fired_until is not None and watermark <= self._fired_until:
-            return
-        windows = self._plan.windows
         slices = self._store.slices
-        for start in windows.windows_between(slices, self._fired_until, watermark):
-            inside = slices[(slices >= start) & (slices < start + windows.size)]
+        due = self._plan.windows.windows_between(slices, self._fired_until, watermark)
+        for windows in self._loadable(due, slices):
+            inside = slices[(slices >= windows[0]) & (slices < windows[-1] + self._plan.windows.size)]
             for part in self._store.get_window(inside.tolist()):
-                for batch in self._results(start, part):
+                for batch in self._results(windows, part):
                     self._count(rows_out=batch.num_rows)
                     yield batch
-            self._count(windows_fired=1)
-            self._drop(start + windows.size)
-        self._fired_until = watermark
+            self._count(windows_fired=len(windows))
+            ends = self._plan.windows.last_window(slices) + self._plan.windows.size
+            self._store.drop(slices[ends <= windows[-1] + self._plan.windows.size].tolist())
+        self._fired_until = max(self._fired_until, watermark)
 
     def commit(self) -> Version | None:
         """Make the state after this micro-batch the next version; the same one when nothing has changed."""
@@ -130,49 +136,64 @@ class WindowInstance:
         """Let go of files, whether the batch was committed or not."""
         self._store.close()
 
-    def _add(self, start: int, rows: pa.RecordBatch, partial: bool) -> None:
-        if isinstance(self._store, AlignedStore):
-            self._store.append(start, rows)
-        elif partial:
-            self._store.put(start, rows)
+    def _loadable(self, due: list[int], slices: Times) -> Iterator[list[int]]:
+        """Windows that fire, a few at a time: as many as fit into memory together, at least one."""
+        sizes = np.array([self._store.bytes_of([start]) for start in slices.tolist()])
+        together: list[int] = []
+        size = 0
+        for start in due:
+            more = int(sizes[(slices >= start) & (slices < start + self._plan.windows.size)].sum())
+            if together and size + more > self._store.window_bytes:
+                yield together
+                together, size = [], 0
+            together.append(start)
+            size += more
+        if together:
+            yield together
+
+    def _results(self, windows: list[int], part: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Results of windows from the rows, or partial aggregates, of their slices."""
+        aggregation = self._plan.aggregation
+        if len(windows) == 1:
+            part, by = part.drop(SLICE), []
         else:
-            self._store.put(start, partial_batch(self._plan, pl.DataFrame(rows)))
-
-    def _drop(self, until: int) -> None:
-        slices = self._store.slices
-        ends = self._plan.windows.last_window(slices) + self._plan.windows.size
-        self._store.drop(slices[ends <= until].tolist())
-
-    def _results(self, start: int, part: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-        aggregation, keys = self._plan.aggregation, list(self._plan.keys)
+            part, by = self._by_window(windows, part), [WINDOW]
         if isinstance(aggregation, UserFunction):
-            yield from aggregation.results(part, keys, self._window(start), self._plan.schema)
+            placed = part if by else part.with_columns(pl.lit(windows[0]).alias(WINDOW))
+            yield from aggregation.results(placed, list(self._plan.keys), WINDOW, self._assemble)
             return
-        groups = aggregation.partial(part) if self._plan.pattern is Pattern.AAR else part
-        columns = [groups[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in keys]
-        yield assemble(self._window(start), [*columns, *aggregation.finish(groups)], groups.height, self._plan.schema)
+        groups = aggregation.merge(part, by) if self._plan.pattern is Pattern.RMW else aggregation.partial(part, by)
+        starts = groups[WINDOW].to_numpy() if by else np.full(groups.height, windows[0], np.int64)
+        keys = [groups[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in self._plan.keys]
+        yield self._assemble(starts, [*keys, *aggregation.finish(groups)])
 
-    def _window(self, start: int) -> tuple[int, int]:
-        return start, start + self._plan.windows.size
+    def _by_window(self, windows: list[int], part: pl.DataFrame) -> pl.DataFrame:
+        """Rows of slices as rows of windows: once for each of ``windows`` that contains their slice."""
+        slices = part[SLICE].unique().to_numpy()
+        starts = self._plan.windows.windows_of(slices)
+        inside = (starts >= self._plan.windows.first_window(slices)[:, None]) & np.isin(starts, windows)
+        which = np.broadcast_to(slices[:, None], starts.shape)[inside]
+        places = pl.DataFrame({SLICE: which, WINDOW: starts[inside]})
+        return part.join(places, on=SLICE, maintain_order="left").drop(SLICE)
+
+    def _assemble(self, starts: Times, columns: list[pa.Array]) -> pa.RecordBatch:
+        """Result columns with their windows before them, as one record batch of the result's schema."""
+        schema = self._plan.schema
+        bounds = [
+            pa.array(bound).cast(pa.timestamp("us")).cast(field.type)
+            for bound, field in zip((starts, starts + self._plan.windows.size), schema.field(0).type, strict=True)
+        ]
+        struct = pa.StructArray.from_arrays(bounds, fields=list(schema.field(0).type))
+        arrays = [
+            column if column.type.equals(field.type) else column.cast(field.type)
+            for column, field in zip([struct, *columns], schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _count(self, **more: int) -> None:
         self.counters = replace(
             self.counters, **{name: getattr(self.counters, name) + value for name, value in more.items()}
         )
-
-
-def assemble(window: tuple[int, int], columns: list[pa.Array], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Result columns with their window before them, as one record batch of ``schema``."""
-    bounds = [
-        pa.array(np.full(rows, bound, np.int64)).cast(pa.timestamp("us")).cast(field.type)
-        for bound, field in zip(window, schema.field(0).type, strict=True)
-    ]
-    struct = pa.StructArray.from_arrays(bounds, fields=list(schema.field(0).type))
-    arrays = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip([struct, *columns], schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def partial_batch(plan: WindowPlan, rows: pl.DataFrame, by: tuple[str, ...] = ()) -> pa.RecordBatch:
@@ -184,11 +205,9 @@ def partial_batch(plan: WindowPlan, rows: pl.DataFrame, by: tuple[str, ...] = ()
     return pa.concat_batches(partials.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches())
 
 
-def runs(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The slices of a batch that is sorted by slice, with their rows (no copies)."""
+def runs(batch: pa.RecordBatch) -> tuple[Times, list[pa.RecordBatch]]:
+    """The slices of a batch that is sorted by slice, and the rows of each (no copies)."""
     slices: Times = batch[SLICE].to_numpy()
-    if not len(slices):
-        return
-    cuts = np.flatnonzero(slices[1:] != slices[:-1]) + 1
-    for begin, end in zip([0, *cuts], [*cuts, len(slices)], strict=True):
-        yield int(slices[begin]), batch.slice(begin, end - begin)
+    begins = np.flatnonzero(np.diff(slices, prepend=slices[:1] - 1))
+    ends = np.append(begins[1:], len(slices))
+    return slices[begins], [batch.slice(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]

@@ -67,13 +67,9 @@ class AlignedWindows:
         most = -(-self.size // self.slide)
         return self.last_window(slices)[:, None] - np.arange(most, dtype=np.int64) * self.slide
 
-    def windows_between(self, slices: Times, after: int | None, until: int) -> list[int]:
+    def windows_between(self, slices: Times, after: int, until: int) -> list[int]:
         """Starts of the windows over any of ``slices`` whose end is in ``(after, until]``, earliest first."""
-        if not len(slices):
-            return []
         starts = self.windows_of(slices)
         ends = starts + self.size
-        due = (starts >= self.first_window(slices)[:, None]) & (ends <= until)
-        if after is not None:
-            due &= ends > after
+        due = (starts >= self.first_window(slices)[:, None]) & (ends > after) & (ends <= until)
         return [int(start) for start in np.unique(starts[due])]

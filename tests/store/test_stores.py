@@ -31,7 +31,7 @@ class Rows:
         return sorted(rows)
 
     def found(self, parts):
-        return sorted(row for part in parts for row in part.rows())
+        return sorted(row for part in parts for row in part.drop("slice").rows())
 
 
 class Sums(Rows):
@@ -41,13 +41,16 @@ class Sums(Rows):
         return RmwStore(directory, version, ["user"], self.merge, options)
 
     def add(self, store, start, batch):
-        store.put(start, self.as_sums(batch))
+        store.append(start, self.as_sums(batch))
 
     def expected(self, rows):
         sums = defaultdict(int)
         for user, n in rows:
             sums[user] += n
         return sorted(sums.items())
+
+    def found(self, parts):
+        return sorted(row for part in parts for row in self.merge(part).rows())
 
     @staticmethod
     def merge(rows):

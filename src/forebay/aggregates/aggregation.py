@@ -57,10 +57,10 @@ class Aggregation:
         parts = [part.partial.alias(name) for name, part in self._parts.items()]
         return _grouped(rows, [*by, *self.keys], [pl.len().cast(pl.Int64).alias(ROWS), *parts])
 
-    def merge(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Partial aggregates merged, one row per key. Order of arrival counts for ``first`` and ``last``."""
+    def merge(self, partials: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
+        """Partial aggregates merged, one row per key (and per value of the columns ``by``), in order of arrival."""
         parts = [part.merged(name).alias(name) for name, part in self._parts.items()]
-        return _grouped(partials, list(self.keys), [pl.col(ROWS).sum(), *parts])
+        return _grouped(partials, [*by, *self.keys], [pl.col(ROWS).sum(), *parts])
 
     def finish(self, partials: pl.DataFrame) -> list[pa.Array]:
         """One array of results per aggregate, aligned with the rows of ``partials``."""

@@ -51,7 +51,7 @@ def _interpolated(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, per
     below = values[np.minimum(at + lower, len(values) - 1)]
     above = values[np.minimum(at + upper, len(values) - 1)]
     with np.errstate(invalid="ignore"):
-        between = (upper - position) * below + (position - lower) * above
+        between = below + (above - below) * (position - lower)
     return np.asarray(np.where((lower == upper) | (below == above), below, between), dtype=np.float64)
 
 

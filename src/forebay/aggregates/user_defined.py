@@ -23,33 +23,35 @@ class UserFunction:
     ----------
     function : callable
         ``function(key, rows)``.
-    columns : mapping of str to str
+    columns : tuple of pairs of str
         The columns of a packed batch that it sees, and the names it sees them under.
+    schema : pyarrow.Schema
+        The columns that it returns.
     """
 
     function: Callable[..., Any]
     columns: tuple[tuple[str, str], ...]
+    schema: pa.Schema
 
     def __post_init__(self) -> None:
         _converter(self.function)  # a function that cannot be called is refused when the query is planned
 
     def results(
-        self, rows: pl.DataFrame, keys: list[str], window: tuple[int, int], schema: pa.Schema
+        self, rows: pl.DataFrame, keys: list[str], window: str, assemble: Callable[[Any, list[pa.Array]], pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Call the function for each key in ``rows`` and put the window and the key before what it returns."""
-        from forebay.windowing import assemble
+        """Call the function for the rows of each key and window.
 
+        ``window`` names the column of window starts. ``assemble`` makes a result of window starts and columns.
+        """
         convert = _converter(self.function)
-        own = pa.schema(list(schema)[1 + len(keys) :])
-        groups = rows.group_by(keys, maintain_order=True) if keys else [((), rows)]
-        for key, group in groups:
+        for (start, *key), group in rows.group_by([window, *keys], maintain_order=True):
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
-            table = _returned(self.function(key, convert(shown)), own, self.function)
+            table = _returned(self.function(tuple(key), convert(shown)), self.schema, self.function)
             if table.num_rows:
                 first = group.head(1).select(keys).to_arrow(compat_level=pl.CompatLevel.oldest())
                 repeated = first.take(np.zeros(table.num_rows, np.int64))
                 columns = [column.combine_chunks() for column in (*repeated.columns, *table.columns)]
-                yield assemble(window, columns, table.num_rows, schema)
+                yield assemble(np.full(table.num_rows, start, np.int64), columns)
 
 
 def _converter(function: Callable[..., Any]) -> Callable[[pl.DataFrame], Any]:

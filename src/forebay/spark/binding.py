@@ -69,7 +69,8 @@ def bind(
     aggregation: Aggregation | UserFunction
     if apply:
         results = _own_fields(apply)
-        aggregation = UserFunction(apply.function, tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns))
+        shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
+        aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
         choice = choose([f"apply({getattr(apply.function, '__name__', 'function')})"])
     else:
         bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
@@ -88,7 +89,7 @@ def bind(
             key_names,
             aggregation,
             choice.pattern,
-            pa.schema(list(to_arrow_schema(schema, timezone="UTC"))),
+            _arrow(schema),
             Options(conf.memory_mb << 20, conf.retain_batches),
         ),
         schema=schema,
@@ -144,6 +145,10 @@ def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
     if applied and len(aggregates) > 1:
         raise InvalidArgument("fb.apply returns whole rows, so it must be the only aggregate of its operator")
     return applied[0] if applied else None
+
+
+def _arrow(schema: T.StructType) -> pa.Schema:
+    return pa.schema(list(to_arrow_schema(schema, timezone="UTC")))
 
 
 def _own_fields(apply: Apply) -> list[T.StructField]:

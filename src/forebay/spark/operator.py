@@ -70,10 +70,10 @@ class WindowOperator(StatefulProcessor):
 
         if self._plan is None:
             self._plan = worker.loads(self._pickled)
-        from forebay.windowing import WindowInstance
+        from forebay.windowing import NEVER, WindowInstance
 
         root = checkpoint.state_root(self._state_directory)
-        token, fired_until, timer = self._state.get() or (None, None, None)
+        token, fired_until, timer = self._state.get() or (None, NEVER, None)
         location = Location.parse(root, token, self._layout) if token else Location.new(root, vnode, self._layout)
         instance = WindowInstance(self._plan, location.directory, location.version, fired_until)
         watermark = timer_values.getCurrentWatermarkInMs()

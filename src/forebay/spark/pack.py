@@ -16,7 +16,8 @@ import pyarrow as pa
 from forebay.patterns import Pattern
 from forebay.spark.blobs import BlobWriter
 from forebay.spark.vnodes import vnode_ids
-from forebay.windowing import SLICE, WindowPlan, partial_batch
+from forebay.store.aligned import SLICE
+from forebay.windowing import WindowPlan, partial_batch
 
 TIME, HASH = "time", "hash"
 """Columns of the input: event time (a timestamp, or NULL), and a hash of the key that is equal for equal keys."""

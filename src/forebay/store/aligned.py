@@ -14,6 +14,9 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.slice_log import SEGMENT_BYTES, Combine, Options, SliceLog
 from forebay.windows import Times
 
+SLICE = "slice"
+"""The column that holds the start of a row's slice, in microseconds, wherever rows of several slices are together."""
+
 LOAD_FACTOR = 4
 """Memory that grouping a loaded partition takes, as a multiple of its size on disk."""
 
@@ -44,7 +47,7 @@ class AlignedStore:
     >>> store.append(0, pa.record_batch({"user": ["ann", "bob"], "price": [3, 4]}))
     >>> store.append(5, pa.record_batch({"user": ["ann"], "price": [1]}))
     >>> [part.rows() for part in store.get_window([0, 5])]
-    [[('ann', 3), ('bob', 4), ('ann', 1)]]
+    [[('ann', 3, 0), ('bob', 4, 0), ('ann', 1, 5)]]
     >>> store.drop([0])
     >>> version = store.commit(fired_until=5, counters=Counters(rows_in=3))
     >>> AlignedStore(store.directory, version, ["user"]).slices.tolist()
@@ -87,18 +90,25 @@ class AlignedStore:
             self._flush()
 
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
-        """The rows of a window, given by its slices, as key-disjoint partitions that fit the memory budget.
+        """The rows of some slices, with a `SLICE` column, as key-disjoint partitions that fit the memory budget.
 
         Rows of one key are in one partition, in order of arrival within each slice.
         """
-        buffered = sum(batch.nbytes for start in slices for batch in self._buffer.get(start, ()))
-        size = (self._log.bytes_of(slices) + buffered) * LOAD_FACTOR
-        partitions = -(-size // self._options.memory_bytes) if self._keys else 1
+        partitions = -(-self.bytes_of(slices) // self.window_bytes) if self._keys else 1
         for partition in range(max(1, partitions)):
-            frames = [self._part(batch, partition, partitions) for start in slices for batch in self._rows(start)]
-            frames = [frame for frame in frames if frame.height]
-            if frames:
-                yield pl.concat(frames)
+            rows = self._load(slices, partition, partitions)
+            if rows.height:
+                yield rows
+
+    def bytes_of(self, slices: Sequence[int]) -> int:
+        """Size of the rows of some slices, on disk and in the write buffer."""
+        buffered: int = sum(batch.nbytes for start in slices for batch in self._buffer.get(start, ()))
+        return self._log.bytes_of(slices) + buffered
+
+    @property
+    def window_bytes(self) -> int:
+        """Rows of this size can be loaded and grouped within the memory budget."""
+        return self._options.memory_bytes // LOAD_FACTOR
 
     def drop(self, slices: Sequence[int]) -> None:
         """Remove slices whose last window has fired, without compaction."""
@@ -119,15 +129,21 @@ class AlignedStore:
         """Let go of files without committing."""
         self._log.close()
 
+    def _load(self, slices: Sequence[int], partition: int, partitions: int) -> pl.DataFrame:
+        batches = [(start, batch) for start in slices for batch in self._rows(start)]
+        if not batches:
+            return pl.DataFrame()
+        if partitions == 1:
+            whole = pl.DataFrame(pa.Table.from_batches([batch for _, batch in batches]))
+            starts = np.array([start for start, _ in batches], dtype=np.int64)
+            column = pl.Series(SLICE, np.repeat(starts, [batch.num_rows for _, batch in batches]))
+            return whole.with_columns(column)
+        mine = pl.struct(self._keys).hash() % partitions == partition
+        return pl.concat([pl.DataFrame(b).filter(mine).with_columns(pl.lit(start).alias(SLICE)) for start, b in batches])
+
     def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
         yield from self._log.read(start)
         yield from self._buffer.get(start, ())
-
-    def _part(self, batch: pa.RecordBatch, partition: int, partitions: int) -> pl.DataFrame:
-        frame = pl.DataFrame(batch)
-        if partitions > 1:
-            frame = frame.filter(pl.struct(self._keys).hash() % partitions == partition)
-        return frame
 
     def _flush(self) -> None:
         for start in sorted(self._buffer):

@@ -44,7 +44,7 @@ class Counters:
 class Manifest:
     """One version of a store instance.
 
-    ``fired_until`` is the watermark (microseconds) up to which windows have fired, or None before any has;
+    ``fired_until`` is the watermark (microseconds) up to which windows have fired, None in the empty store;
     ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they
     name and this one does not: files that go when those versions do.
     """

@@ -43,9 +43,9 @@ class RmwStore:
     >>> import tempfile
     >>> add = lambda rows: rows.group_by("user", maintain_order=True).agg(pl.col("n").sum())
     >>> store = RmwStore(Path(tempfile.mkdtemp()) / "0", None, ["user"], add)
-    >>> store.put(0, pa.record_batch({"user": ["ann", "bob"], "n": [1, 2]}))
-    >>> store.put(0, pa.record_batch({"user": ["ann"], "n": [4]}))
-    >>> [part.rows() for part in store.get_window([0])]
+    >>> store.append(0, pa.record_batch({"user": ["ann", "bob"], "n": [1, 2]}))
+    >>> store.append(0, pa.record_batch({"user": ["ann"], "n": [4]}))
+    >>> [add(part).rows() for part in store.get_window([0])]
     [[('ann', 5), ('bob', 2)]]
     """
 
@@ -71,14 +71,22 @@ class RmwStore:
         """Starts of the slices that have aggregates, ascending."""
         return self._rows.slices
 
-    def put(self, slice_start: int, partials: pa.RecordBatch) -> None:
+    def append(self, slice_start: int, partials: pa.RecordBatch) -> None:
         """Merge partial aggregates into a slice."""
         self._rows.append(slice_start, partials)
 
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
-        """The aggregates of a window, given by its slices, one row per key, as key-disjoint partitions."""
-        for rows in self._rows.get_window(slices):
-            yield self._merge(rows)
+        """The partial aggregates of some slices, with a `SLICE` column, as key-disjoint partitions; not merged yet."""
+        return self._rows.get_window(slices)
+
+    def bytes_of(self, slices: Sequence[int]) -> int:
+        """Size of the partial aggregates of some slices, on disk and in the write buffer."""
+        return self._rows.bytes_of(slices)
+
+    @property
+    def window_bytes(self) -> int:
+        """Partial aggregates of this size can be loaded and merged within the memory budget."""
+        return self._rows.window_bytes
 
     def drop(self, slices: Sequence[int]) -> None:
         """Remove slices whose last window has fired."""
