@@ -150,6 +150,15 @@ def test_another_state_store_provider(spark, df):
         spark.conf.set(name, before)
 
 
+def test_workers_without_forebay(spark, df, monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    with pytest.raises(UnsupportedConfiguration, match="which cannot import forebay"):
+        hourly(df).agg(fb.count("*"))
+
+
 @pytest.mark.parametrize(("name", "value"), [("memoryMB", "lots"), ("instancesPerPartition", "0"), ("retainBatches", "1")])
 def test_settings_that_cannot_be_used(spark, df, name, value):
     spark.conf.set(f"spark.forebay.{name}", value)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +60,25 @@ def require_rocksdb(session: SparkSession) -> None:
             f"{PROVIDER} is {provider or 'not set'}; streaming queries of forebay need the RocksDB provider. Set\n"
             f'    spark.conf.set("{PROVIDER}",\n        "{ROCKSDB}")\nbefore the query is started.'
         )
+
+
+def require_forebay_in_workers(session: SparkSession) -> None:
+    """The Python that a local session runs its workers with must have forebay. Of a cluster's nothing is known here."""
+    context = session.sparkContext
+    if not str(context.master).startswith("local") or not _lacks_forebay(context.pythonExec):
+        return
+    raise UnsupportedConfiguration(
+        f"Spark runs its Python workers with {context.pythonExec!r}, which cannot import forebay. Set the environment "
+        f"variable PYSPARK_PYTHON to {sys.executable} before the session is made."
+    )
+
+
+@functools.cache
+def _lacks_forebay(executable: str) -> bool:
+    found = shutil.which(executable)
+    if found is None or Path(found).parent == Path(sys.executable).parent:
+        return False  # Spark itself reports one that does not exist
+    return subprocess.run([found, "-c", "import forebay"], capture_output=True, check=False).returncode != 0  # noqa: S603
 
 
 def _integer(session: SparkSession, name: str, default: int, least: int) -> int:

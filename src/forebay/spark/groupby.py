@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, worker
-from forebay.spark.conf import Conf, require_rocksdb
+from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.operator import PAYLOAD, WindowOperator
 from forebay.spark.timewindows import TimeWindow
 
@@ -58,6 +58,7 @@ class GroupedStream:
 
         session = self._df.sparkSession
         conf = Conf.of(session)
+        require_forebay_in_workers(session)
         if self._df.isStreaming:
             require_rocksdb(session)
         bound = bind(self._df, self._window, self._keys, aggregates, conf)
