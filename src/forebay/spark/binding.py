@@ -94,11 +94,12 @@ def bind(
         ),
         schema=schema,
         layout={
-            "window": f"window({_text(window.time_column)}, {windows.size} us, {windows.slide} us, {windows.offset} us)",
+            "window": f"window({_text(window.time_column)}, {_seconds(windows.size)}, every {_seconds(windows.slide)}, "
+            f"from {_seconds(windows.offset)})",
             "keys": [f"{_text(k)} {f.dataType.simpleString()}" for k, f in zip(keys, window_and_keys[1:], strict=True)],
             "aggregates": [_text(_unnamed(aggregate)) for aggregate in named] or ["apply"],
             "inputs": inputs.types,
-            "pattern": f"{choice.pattern.name}, {choice.pattern.value}: {choice.reason}",
+            "pattern": choice.pattern.name,
             "instancesPerPartition": conf.instances_per_partition,
         },
         choice=choice,
@@ -172,6 +173,10 @@ def _unnamed(aggregate: Aggregate) -> Column:
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column
+
+
+def _seconds(microseconds: int) -> str:
+    return f"{microseconds / 1_000_000:g} s" if microseconds % 1000 == 0 else f"{microseconds} us"
 
 
 def _text(column: Column | str) -> str:

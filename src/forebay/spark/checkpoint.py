@@ -9,6 +9,7 @@ stops the first task before it reads a row.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import re
 import weakref
 from collections.abc import Sequence
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from forebay.errors import LayoutChanged, UnsupportedConfiguration
+from forebay.patterns import Choice
 from forebay.spark import layout as layouts
 from forebay.spark import worker
 from forebay.spark.conf import PREFIX
@@ -32,14 +35,14 @@ DIRECTORY = "forebay"
 MARK = re.compile(r"forebay_([0-9a-f]{12})")
 """An operator's output column is named so; thereby a query's plan tells which layouts it has."""
 
-_planned: dict[str, Layout] = {}
+_planned: dict[str, tuple[Layout, Choice]] = {}
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
-def watch(session: SparkSession, layout: Layout) -> str:
+def watch(session: SparkSession, layout: Layout, choice: Choice) -> str:
     """Have queries of ``session`` tell their tasks where state lives; the name of the operator's output column."""
     name = layouts.layout_id(layout)
-    _planned[name] = layout
+    _planned[name] = layout, choice
     if session not in _watched:
         listener = _Starts(session)
         session.streams.addListener(listener)
@@ -48,8 +51,8 @@ def watch(session: SparkSession, layout: Layout) -> str:
     return f"forebay_{name}"
 
 
-def planned(plan: str) -> list[Layout]:
-    """The layouts of the forebay operators in a plan's text."""
+def planned(plan: str) -> list[tuple[Layout, Choice]]:
+    """The layouts of the forebay operators in a plan's text, and how their stores were chosen."""
     return [_planned[name] for name in dict.fromkeys(MARK.findall(plan)) if name in _planned]
 
 
@@ -95,7 +98,7 @@ def _mismatch(root: Path, plan: str) -> str | None:
     """What differs between the layouts on disk and those in the plan, or None when every one on disk is in the plan."""
     names = MARK.findall(plan)
     strangers = [path.parent.name for path in root.glob(f"*/{filenames.LAYOUT}") if path.parent.name not in names]
-    here = planned(plan)
+    here = [layout for layout, _ in planned(plan)]
     if not strangers or not here:
         return None
     return str(layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here)))
@@ -137,7 +140,9 @@ class _Starts(StreamingQueryListener):
 
 
 def _unwatch(session: weakref.ref[SparkSession], listener: StreamingQueryListener) -> None:
-    """Leave the session before the interpreter does, or Spark would call a listener that is gone."""
+    """Leave the session before the interpreter does, and let calls under way end, or Spark would call what is gone."""
     alive = session()
     if alive is not None and alive.sparkContext._jsc is not None:
         alive.streams.removeListener(listener)
+        with contextlib.suppress(Py4JError):  # a bus that is not empty in time only means a message in the log
+            alive.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(2000)

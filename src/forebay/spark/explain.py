@@ -21,20 +21,22 @@ def explain(df: DataFrame) -> None:
     >>> ticks = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
     >>> fb.explain(fb.groupBy(ticks, fb.window("timestamp", "1 minute")).agg(fb.count("*"), fb.max("value")))
     == forebay ==
-    window(timestamp, 60000000 us, 60000000 us, 0 us)
+    window(timestamp, 60 s, every 60 s, from 0 s)
       keys        none
       aggregates  count(*), max(value)
-      pattern     RMW, read-modify-write: every aggregate has a small intermediate state that rows are merged into
+      pattern     RMW, read-modify-write
+      because     every aggregate has a small intermediate state that rows are merged into
       instances   2 per state partition
     """
     operators = checkpoint.planned(df._jdf.queryExecution().logical().toString())
     lines = ["== forebay =="]
-    for layout in operators:
+    for layout, choice in operators:
         lines += [
             layout["window"],
             f"  keys        {', '.join(layout['keys']) or 'none'}",
             f"  aggregates  {', '.join(layout['aggregates'])}",
-            f"  pattern     {layout['pattern']}",
+            f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
+            f"  because     {choice.reason}",
             f"  instances   {layout['instancesPerPartition']} per state partition",
         ]
     print("\n".join(lines if operators else [*lines, "no operator of forebay in this plan"]))

@@ -112,7 +112,7 @@ def groupBy(df: DataFrame, window: TimeWindow, *keys: Column | str) -> GroupedSt
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
-    output = checkpoint.watch(df.sparkSession, bound.layout)
+    output = checkpoint.watch(df.sparkSession, bound.layout, bound.choice)
     operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
     return (
         df.select(*bound.projection)

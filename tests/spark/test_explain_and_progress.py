@@ -1,0 +1,55 @@
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import forebay as fb
+
+
+@pytest.fixture
+def ticks(spark):
+    return spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+
+
+def test_explain_names_the_pattern_and_the_reason(ticks, capsys):
+    result = fb.groupBy(ticks, fb.window("timestamp", "1 hour", "5 minutes"), "value").agg(
+        fb.count("*"), fb.median("value").alias("m")
+    )
+    fb.explain(result.where("m > 0").select("window.start", "m"))
+    printed = capsys.readouterr().out
+    assert "window(timestamp, 3600 s, every 300 s, from 0 s)" in printed
+    assert "keys        value bigint" in printed
+    assert "pattern     AAR, append and aligned read" in printed
+    assert "because     median(value) needs all rows of a window at once" in printed
+
+
+def test_explain_of_another_plan(ticks, capsys):
+    fb.explain(ticks)
+    assert "no operator of forebay in this plan" in capsys.readouterr().out
+
+
+def test_a_program_may_end_without_stopping_spark(tmp_path):
+    """Its query has ended; the listener must be gone before the interpreter is."""
+    program = f"""
+        from pyspark.sql import SparkSession
+        import forebay as fb
+        provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+                 .config("spark.sql.shuffle.partitions", 1)
+                 .config("spark.sql.streaming.stateStore.providerClass", provider).getOrCreate())
+        spark.range(10).selectExpr("timestamp_seconds(id) t").write.parquet("{tmp_path}/in")
+        stream = spark.readStream.schema("t timestamp").parquet("{tmp_path}/in").withWatermark("t", "1 second")
+        query = fb.groupBy(stream, fb.window("t", "2 seconds")).agg(fb.count("*")).writeStream.format("noop")
+        query.option("checkpointLocation", "{tmp_path}/ck").trigger(availableNow=True).start().awaitTermination()
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
+    assert "Py4JException" not in run.stderr
+
+
+def test_the_example_of_two_streams_side_by_side():
+    example = Path(__file__).parents[2] / "examples" / "side_by_side.py"
+    run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert run.stdout.count("as in batch") == 2
