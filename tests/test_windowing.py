@@ -26,7 +26,8 @@ MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64()
 def plan(windows, pattern):
     aggregates = (COUNT, TOTAL) if pattern is Pattern.RMW else (COUNT, MEDIAN)
     schema = pa.schema([("window", WINDOW), ("k", pa.string()), *((a.label, a.result) for a in aggregates)])
-    return WindowPlan(windows, ("k0",), Aggregation(("k0",), aggregates), pattern, schema, Options(1 << 20))
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    return WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), aggregates), pattern, schema, Options(1 << 20))
 
 
 def expected(pattern, values):

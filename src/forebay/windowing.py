@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.aggregates.user_defined import UserFunction
+from forebay.errors import CorruptState
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.filenames import Version
-from forebay.store.rmw import RmwStore
+from forebay.store.rmw import open_rmw
 from forebay.store.slice_log import Options
 from forebay.windows import AlignedWindows, Times
 
@@ -41,8 +41,10 @@ class WindowPlan:
     ----------
     windows : AlignedWindows
         The window function.
+    packed : pyarrow.Schema
+        The columns of a packed batch: keys, then inputs of the aggregates.
     keys : tuple of str
-        Key columns of a packed batch.
+        Those that are keys.
     aggregation : Aggregation or UserFunction
         What is computed.
     pattern : Pattern
@@ -54,6 +56,7 @@ class WindowPlan:
     """
 
     windows: AlignedWindows
+    packed: pa.Schema
     keys: tuple[str, ...]
     aggregation: Aggregation | UserFunction
     pattern: Pattern
@@ -78,12 +81,16 @@ class WindowInstance:
 
     def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
         self._plan = plan
-        self._store: AlignedStore | RmwStore
         if plan.pattern is Pattern.RMW:
             assert isinstance(plan.aggregation, Aggregation)
-            self._store = RmwStore(directory, version, plan.keys, plan.aggregation.merge, plan.options)
+            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options)
         else:
             self._store = AlignedStore(directory, version, plan.keys, plan.options)
+        if (self._store.base.fired_until or NEVER) > fired_until:
+            raise CorruptState(
+                f"version {version} in {directory} has fired windows until {self._store.base.fired_until}, the checkpoint "
+                f"only until {fired_until}: they do not belong together. Restore both from the same copy."
+            )
         self._fired_until = fired_until
         self.counters = self._store.base.counters
 
@@ -95,17 +102,15 @@ class WindowInstance:
         if self._plan.pattern is Pattern.RMW and not partial:
             batch, partial = partial_batch(self._plan, pl.DataFrame(batch), (SLICE,)), True
         windows = self._plan.windows
-        starts, parts = runs(batch)
-        first_ends, last_ends = windows.first_window(starts) + windows.size, windows.last_window(starts) + windows.size
-        for start, part, first_end, last_end in zip(starts, parts, first_ends, last_ends, strict=True):
-            rows = int(pc.sum(part[ROWS]).as_py()) if partial else part.num_rows
-            self._count(rows_in=rows)
-            if last_end <= self._fired_until:
-                self._count(rows_late=rows)
-                continue
-            if first_end <= self._fired_until:
-                self._count(rows_partly_late=rows)
-            self._store.append(int(start), part.drop_columns([SLICE]))
+        starts, begins = runs(batch[SLICE].to_numpy())
+        ends = np.append(begins[1:], batch.num_rows)
+        rows = np.add.reduceat(batch[ROWS].to_numpy(), begins) if partial else ends - begins
+        late = windows.last_window(starts) + windows.size <= self._fired_until
+        partly = ~late & (windows.first_window(starts) + windows.size <= self._fired_until)
+        self._count(rows_in=rows.sum(), rows_late=rows[late].sum(), rows_partly_late=rows[partly].sum())
+        batch = batch.drop_columns([SLICE])
+        for start, begin, end in zip(starts[~late].tolist(), begins[~late], ends[~late], strict=True):
+            self._store.append(start, batch.slice(begin, end - begin))
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Results of every window whose end is at or before ``watermark`` (microseconds) and that has not fired yet.
@@ -138,18 +143,19 @@ class WindowInstance:
 
     def _loadable(self, due: list[int], slices: Times) -> Iterator[list[int]]:
         """Windows that fire, a few at a time: as many as fit into memory together, at least one."""
-        sizes = np.array([self._store.bytes_of([start]) for start in slices.tolist()])
+        if not due:
+            return
+        sizes = np.cumsum([0, *(self._store.bytes_of([start]) for start in slices.tolist())])
+        begins, ends = np.searchsorted(slices, due), np.searchsorted(slices, np.array(due) + self._plan.windows.size)
         together: list[int] = []
         size = 0
-        for start in due:
-            more = int(sizes[(slices >= start) & (slices < start + self._plan.windows.size)].sum())
+        for start, more in zip(due, (sizes[ends] - sizes[begins]).tolist(), strict=True):
             if together and size + more > self._store.window_bytes:
                 yield together
                 together, size = [], 0
             together.append(start)
             size += more
-        if together:
-            yield together
+        yield together
 
     def _results(self, windows: list[int], part: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         """Results of windows from the rows, or partial aggregates, of their slices."""
@@ -159,7 +165,7 @@ class WindowInstance:
         else:
             part, by = self._by_window(windows, part), [WINDOW]
         if isinstance(aggregation, UserFunction):
-            placed = part if by else part.with_columns(pl.lit(windows[0]).alias(WINDOW))
+            placed = part if by else part.with_columns(pl.lit(windows[0], pl.Int64).alias(WINDOW))
             yield from aggregation.results(placed, list(self._plan.keys), WINDOW, self._assemble)
             return
         groups = aggregation.merge(part, by) if self._plan.pattern is Pattern.RMW else aggregation.partial(part, by)
@@ -192,7 +198,7 @@ class WindowInstance:
 
     def _count(self, **more: int) -> None:
         self.counters = replace(
-            self.counters, **{name: getattr(self.counters, name) + value for name, value in more.items()}
+            self.counters, **{name: getattr(self.counters, name) + int(value) for name, value in more.items()}
         )
 
 
@@ -205,9 +211,7 @@ def partial_batch(plan: WindowPlan, rows: pl.DataFrame, by: tuple[str, ...] = ()
     return pa.concat_batches(partials.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches())
 
 
-def runs(batch: pa.RecordBatch) -> tuple[Times, list[pa.RecordBatch]]:
-    """The slices of a batch that is sorted by slice, and the rows of each (no copies)."""
-    slices: Times = batch[SLICE].to_numpy()
+def runs(slices: Times) -> tuple[Times, Times]:
+    """The distinct values of sorted slices, and the position at which each begins."""
     begins = np.flatnonzero(np.diff(slices, prepend=slices[:1] - 1))
-    ends = np.append(begins[1:], len(slices))
-    return slices[begins], [batch.slice(begin, end - begin) for begin, end in zip(begins, ends, strict=True)]
+    return slices[begins], begins

@@ -69,6 +69,7 @@ class AlignedWindows:
 
     def windows_between(self, slices: Times, after: int, until: int) -> list[int]:
         """Starts of the windows over any of ``slices`` whose end is in ``(after, until]``, earliest first."""
+        slices = slices[self.first_window(slices) + self.size <= until]
         starts = self.windows_of(slices)
         ends = starts + self.size
         due = (starts >= self.first_window(slices)[:, None]) & (ends > after) & (ends <= until)

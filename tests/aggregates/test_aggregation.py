@@ -67,6 +67,13 @@ def test_mean_of_decimals_is_rounded_half_up():
     assert one("avg", [-c for c in cents], kind, result) == decimal.Decimal("-0.006667")
 
 
+def test_mean_that_leaves_its_decimal_is_an_error_under_ansi_and_null_without():
+    result, value = pa.decimal128(38, 4), decimal.Decimal(2 * 10**34)
+    with pytest.raises(ArithmeticOverflow):
+        one("avg", [value], WIDE, result)
+    assert one("avg", [value], WIDE, result, ansi=False) is None
+
+
 @pytest.mark.parametrize(
     ("function", "values", "expected"),
     [

@@ -112,3 +112,11 @@ def test_timestamps_without_a_time_zone(spark, stream, tmp_path):
         assert assert_same(found, expected, 1) > 100
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_expressions_that_print_alike_are_kept_apart(stream):
+    more, less = F.udf(lambda x: x + 1, "long"), F.udf(lambda x: x - 1, "long")
+    df = stream.static.where("ts is not null and l is not null")
+    aggregates = [fb.max(more("l")).alias("more"), fb.max(less("l")).alias("less"), fb.max(more("l")).alias("again")]
+    (row,) = fb.groupBy(df, fb.window("ts", "10000 days")).agg(*aggregates).collect()
+    assert row.more == row.less + 2 == row.again

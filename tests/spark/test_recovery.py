@@ -60,19 +60,24 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
 
     def attempt():
         query = result.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "ck"))
-        query.trigger(availableNow=True).start().awaitTermination()
+        started = query.trigger(availableNow=True).start()
+        started.awaitTermination()
+        return started
 
     attempts = 0
     while True:
         attempts += 1
         spark.conf.set("spark.sql.shuffle.partitions", str(attempts % 3 + 1))  # a checkpoint keeps the one it began with
+        spark.conf.set("spark.sql.session.timeZone", ["UTC", "America/New_York"][attempts % 2])
         try:
-            attempt()
+            query = attempt()
             break
         except StreamingQueryException as error:
             assert "on purpose" in str(error)
         finally:
             spark.conf.set("spark.sql.shuffle.partitions", "2")
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert fb.progress(query).rows_in == stream.static.where("ts is not null").count()
     assert len(failed) == attempts - 1 >= 6
     total = batches[0]
     for batch in sorted(batches)[1:]:

@@ -12,7 +12,7 @@ from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store.aligned import AlignedStore
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters
-from forebay.store.rmw import RmwStore
+from forebay.store.rmw import open_rmw
 from forebay.store.slice_log import Options
 
 SMALL = Options(memory_bytes=1 << 20)
@@ -38,7 +38,7 @@ class Sums(Rows):
     """An RMW store and what it must hold."""
 
     def open(self, directory, version=None, options=SMALL):
-        return RmwStore(directory, version, ["user"], self.merge, options)
+        return open_rmw(directory, version, ["user"], self.merge, options)
 
     def add(self, store, start, batch):
         store.append(start, self.as_sums(batch))
@@ -198,6 +198,31 @@ def test_leavings_of_a_failed_attempt_are_collected(kind, tmp_path):
         for segment in kind.open(tmp_path, Version.parse(path.stem)).base.segments
     }
     assert {path.name for path in data_files(tmp_path)} == named
+
+
+def test_an_attempt_that_was_overtaken_cannot_harm_its_successors(kind, tmp_path):
+    store = kind.open(tmp_path)
+    kind.add(store, 0, rows(("ann", 1)))
+    version = commit(store)
+    overtaken = kind.open(tmp_path, version)
+    kind.add(overtaken, 0, rows(("bob", 2)))
+    for _ in range(2):
+        store = kind.open(tmp_path, version)
+        kind.add(store, 0, rows(("ann", 1)))
+        version = commit(store)
+    with pytest.raises(StateDirectoryError, match="overtaken"):
+        commit(overtaken)
+    assert kind.found(kind.open(tmp_path, version).get_window([0])) == kind.expected([("ann", 1)] * 3)
+
+
+def test_segments_that_die_in_the_batch_that_wrote_them_are_unlinked(kind, tmp_path):
+    store = kind.open(tmp_path)
+    for number in range(20):
+        kind.add(store, 0, rows(*((f"user {number} {i}", i) for i in range(2_000))))
+    assert data_files(tmp_path)  # the write buffer was full
+    store.drop([0])
+    commit(store)
+    assert data_files(tmp_path) == []
 
 
 def test_a_damaged_segment_is_an_error_and_other_slices_survive(kind, tmp_path):

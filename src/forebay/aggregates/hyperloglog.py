@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+_INVERSE = 2.0 ** -np.arange(65)
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -50,8 +52,9 @@ def estimate(states: pl.Series, precision: int, tables: Tables) -> npt.NDArray[n
     """The number of distinct values that each state (a list of codes) has seen."""
     registers = 1 << precision
     results = np.empty(len(states), np.int64)
-    for begin in range(0, len(states), 4096):  # bounds the dense registers at a few MB
-        part = states.slice(begin, 4096)
+    step = max(1, (1 << 20) // registers)  # a few MB of dense registers at a time
+    for begin in range(0, len(states), step):
+        part = states.slice(begin, step)
         dense = np.zeros((len(part), registers), np.uint8)
         flat = part.explode(empty_as_null=False, keep_nulls=False).to_numpy()
         rows = np.repeat(np.arange(len(part)), part.list.len().fill_null(0).to_numpy())
@@ -61,7 +64,7 @@ def estimate(states: pl.Series, precision: int, tables: Tables) -> npt.NDArray[n
 
 
 def _estimate(dense: npt.NDArray[np.uint8], registers: int, tables: Tables) -> npt.NDArray[np.int64]:
-    inverse = np.ldexp(1.0, -dense.astype(np.int64)).sum(axis=1)
+    inverse = _INVERSE[dense].sum(axis=1)
     zeros = (dense == 0).sum(axis=1)
     raw = _alpha(registers) * registers * registers / inverse
     linear = registers * np.log(registers / np.maximum(zeros, 1))

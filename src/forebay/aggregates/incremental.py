@@ -120,12 +120,13 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     if pa.types.is_floating(kind):
         return pa.array(partials[f"{name}.sum"].to_numpy() / divisor, mask=empty)
     low, high, lost = _exact_sum(aggregate, partials)
-    if lost.any() and aggregate.options["ansi"]:
-        raise _overflow(aggregate)
     # exact division, rounded half up as Spark does; one Python integer per key and window, not per row
     scaled = ((high.astype(object) << 64) + low.view(np.uint64).astype(object)) * 10 ** (aggregate.result.scale - kind.scale)
     absolute = (abs(scaled) * 2 + divisor) // (2 * divisor.astype(object))
-    quotient = np.where(scaled < 0, -absolute, absolute)
+    lost |= (absolute >= 10**aggregate.result.precision).astype(np.bool_)
+    if lost.any() and aggregate.options["ansi"]:
+        raise _overflow(aggregate)
+    quotient = np.where(lost, 0, np.where(scaled < 0, -absolute, absolute))
     low = (quotient & (2**64 - 1)).astype(np.uint64).view(np.int64)
     high = (quotient >> 64).astype(np.int64)
     return _decimals(low, high, empty | lost, aggregate.result)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 
@@ -58,13 +58,8 @@ def _converter(function: Callable[..., Any]) -> Callable[[pl.DataFrame], Any]:
     """How the rows are handed over: by the annotation of the second parameter, polars when it has none."""
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) != 2:
-        raise InvalidArgument(
-            f"{function.__name__} takes {len(parameters)} parameters; fb.apply calls it as func(key, rows)"
-        )
-    try:
-        annotation = typing.get_type_hints(function).get(parameters[1].name)
-    except NameError:
-        annotation = parameters[1].annotation
+        raise InvalidArgument(f"{_name(function)} takes {len(parameters)} parameters; fb.apply calls it as func(key, rows)")
+    annotation = parameters[1].annotation  # a string where annotations are postponed
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__module__", "")
     if name.startswith(("pandas", "pd.")):
         return lambda frame: frame.to_arrow(compat_level=pl.CompatLevel.oldest()).to_pandas()
@@ -73,25 +68,29 @@ def _converter(function: Callable[..., Any]) -> Callable[[pl.DataFrame], Any]:
     return lambda frame: frame
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def _returned(value: Any, schema: pa.Schema, function: Callable[..., Any]) -> pa.Table:
     """What the function returned as a table of ``schema``."""
-    if isinstance(value, pl.DataFrame):
-        table = value.to_arrow(compat_level=pl.CompatLevel.oldest())
-    elif isinstance(value, pa.Table):
-        table = value
-    elif type(value).__module__.startswith("pandas"):
-        table = pa.Table.from_pandas(value, preserve_index=False)
-    else:
-        raise InvalidArgument(
-            f"{function.__name__} returned {type(value).__name__}; "
-            "fb.apply needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
-        )
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise InvalidArgument(
-            f"{function.__name__} returned the columns {table.column_names}; its schema also names {missing}"
-        )
     try:
+        if isinstance(value, pl.DataFrame):
+            table = value.to_arrow(compat_level=pl.CompatLevel.oldest())
+        elif isinstance(value, pa.Table):
+            table = value
+        elif isinstance(value, pd.DataFrame):
+            table = pa.Table.from_pandas(value, preserve_index=False)
+        else:
+            raise InvalidArgument(
+                f"{_name(function)} returned {type(value).__name__}; "
+                "fb.apply needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
+            )
+        missing = [name for name in schema.names if name not in table.column_names]
+        if missing:
+            raise InvalidArgument(
+                f"{_name(function)} returned the columns {table.column_names}; its schema also names {missing}"
+            )
         return table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidArgument(f"{function.__name__} returned rows that do not fit its schema {schema}: {error}") from error
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"{_name(function)} returned rows that do not fit its schema {schema}: {error}") from error

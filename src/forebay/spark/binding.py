@@ -57,8 +57,8 @@ def bind(
     windows = window.aligned(df.sparkSession)
     time = _time(df, window)
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
-    spark_columns = [_spark_column(aggregate) for aggregate in named]
     with _analysis():
+        spark_columns = [_spark_column(aggregate) for aggregate in named]
         schema = df.groupBy(window.spark_column(), *key_columns).agg(*(spark_columns or [F.count("*")])).schema
     window_and_keys, results = schema.fields[: 1 + len(keys)], schema.fields[1 + len(keys) :]
     for field in window_and_keys[1:]:
@@ -71,21 +71,19 @@ def bind(
         results = _own_fields(apply)
         shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
         aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
-        choice = choose([f"apply({getattr(apply.function, '__name__', 'function')})"])
+        choice = choose([f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"])
     else:
         bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
         choice = choose([_text(_unnamed(aggregate)) for aggregate in named if aggregate.function in HOLISTIC])
     schema = T.StructType([*window_and_keys, *results])
+    hashed = F.xxhash64(*key_columns) if keys else F.lit(0).cast("long")
+    kept = [*(column.alias(name) for name, column in zip(key_names, key_columns, strict=True)), *inputs.columns]
     return BoundOperator(
-        projection=[
-            time.alias(TIME),
-            (F.xxhash64(*key_columns) if keys else F.lit(0).cast("long")).alias(HASH),
-            *(column.alias(name) for name, column in zip(key_names, key_columns, strict=True)),
-            *inputs.columns,
-        ],
+        projection=[time.alias(TIME), hashed.alias(HASH), *kept],
         plan=WindowPlan(
             windows,
+            pa.schema([(field.name, field.type) for field in _arrow(df.select(*kept).schema)]),
             key_names,
             aggregation,
             choice.pattern,
@@ -176,7 +174,7 @@ def _unnamed(aggregate: Aggregate) -> Column:
 
 
 def _seconds(microseconds: int) -> str:
-    return f"{microseconds / 1_000_000:g} s" if microseconds % 1000 == 0 else f"{microseconds} us"
+    return f"{microseconds} us" if microseconds % 1_000_000 else f"{microseconds // 1_000_000} s"
 
 
 def _text(column: Column | str) -> str:

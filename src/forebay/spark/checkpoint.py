@@ -13,9 +13,9 @@ import contextlib
 import re
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ from forebay.errors import LayoutChanged, UnsupportedConfiguration
 from forebay.patterns import Choice
 from forebay.spark import layout as layouts
 from forebay.spark import worker
-from forebay.spark.conf import PREFIX
+from forebay.spark.conf import PREFIX, local_path
 from forebay.spark.layout import Layout
 from forebay.store import filenames
 
@@ -35,14 +35,24 @@ DIRECTORY = "forebay"
 MARK = re.compile(r"forebay_([0-9a-f]{12})")
 """An operator's output column is named so; thereby a query's plan tells which layouts it has."""
 
-_planned: dict[str, tuple[Layout, Choice]] = {}
+
+@dataclass(frozen=True)
+class Planned:
+    """An operator as `agg` planned it: its layout, how its store was chosen, and where its state was told to live."""
+
+    layout: Layout
+    choice: Choice
+    state_directory: str | None
+
+
+_planned: dict[str, Planned] = {}
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
-def watch(session: SparkSession, layout: Layout, choice: Choice) -> str:
+def watch(session: SparkSession, planned: Planned) -> str:
     """Have queries of ``session`` tell their tasks where state lives; the name of the operator's output column."""
-    name = layouts.layout_id(layout)
-    _planned[name] = layout, choice
+    name = layouts.layout_id(planned.layout)
+    _planned[name] = planned
     if session not in _watched:
         listener = _Starts(session)
         session.streams.addListener(listener)
@@ -51,8 +61,8 @@ def watch(session: SparkSession, layout: Layout, choice: Choice) -> str:
     return f"forebay_{name}"
 
 
-def planned(plan: str) -> list[tuple[Layout, Choice]]:
-    """The layouts of the forebay operators in a plan's text, and how their stores were chosen."""
+def operators(plan: str) -> list[Planned]:
+    """The forebay operators in a plan's text."""
     return [_planned[name] for name in dict.fromkeys(MARK.findall(plan)) if name in _planned]
 
 
@@ -69,25 +79,25 @@ def state_root(configured: str | None) -> Path:
 def root_of(query: StreamingQuery) -> Path:
     """On the driver: the state directory of a query."""
     execution = _execution(query)
-    configured = execution.sparkSessionForStream().conf().get(PREFIX + "stateDirectory", None)
-    return _root(configured, execution.resolvedCheckpointRoot(), str(query.id))
+    known = operators(execution.analyzedPlan().toString())
+    return _root(known[0].state_directory if known else None, execution.resolvedCheckpointRoot(), str(query.id))
 
 
 def _root(configured: str | None, location: str | None, query: str | None) -> Path:
     if configured:
-        return Path(configured.removeprefix("file://").removeprefix("file:")) / str(query)
+        return Path(configured) / str(query)
     if location is None:
         raise UnsupportedConfiguration(
             "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
             f"another session than the one it was defined in. Set {PREFIX}stateDirectory."
         )
-    url = urlparse(location)
-    if url.scheme not in ("", "file"):
+    path = local_path(location)
+    if path is None:
         raise UnsupportedConfiguration(
             f"the checkpoint is at {location}; state can only be kept beside checkpoints on a file system that is "
             f"mounted. Set {PREFIX}stateDirectory to a directory that all executors share."
         )
-    return Path(unquote(url.path)) / DIRECTORY
+    return path / DIRECTORY
 
 
 def _execution(query: StreamingQuery) -> Any:
@@ -98,7 +108,7 @@ def _mismatch(root: Path, plan: str) -> str | None:
     """What differs between the layouts on disk and those in the plan, or None when every one on disk is in the plan."""
     names = MARK.findall(plan)
     strangers = [path.parent.name for path in root.glob(f"*/{filenames.LAYOUT}") if path.parent.name not in names]
-    here = [layout for layout, _ in planned(plan)]
+    here = [operator.layout for operator in operators(plan)]
     if not strangers or not here:
         return None
     return str(layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here)))

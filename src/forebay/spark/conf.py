@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -92,12 +93,21 @@ def _integer(session: SparkSession, name: str, default: int, least: int) -> int:
     return value
 
 
+def local_path(location: str) -> Path | None:
+    """The path that Spark means by a location such as ``file:/data/ck`` or ``/data/ck``; None on another file system.
+
+    Spark does not escape the paths that it prints, so they are no URLs.
+    """
+    match = re.fullmatch(r"(?:file:(?://)?)?(/.*)", location)
+    return Path(match[1]) if match else None
+
+
 def _directory(session: SparkSession) -> str | None:
     text = session.conf.get(PREFIX + "stateDirectory", None)
     if not text:
         return None
-    path = Path(text.removeprefix("file://").removeprefix("file:"))
-    if not path.is_absolute():
+    path = local_path(text)
+    if path is None:
         raise UnsupportedConfiguration(f"{PREFIX}stateDirectory is {text!r}; it must be an absolute path")
     try:
         path.mkdir(parents=True, exist_ok=True)

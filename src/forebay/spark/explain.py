@@ -28,9 +28,10 @@ def explain(df: DataFrame) -> None:
       because     every aggregate has a small intermediate state that rows are merged into
       instances   2 per state partition
     """
-    operators = checkpoint.planned(df._jdf.queryExecution().logical().toString())
+    operators = checkpoint.operators(df._jdf.queryExecution().logical().toString())
     lines = ["== forebay =="]
-    for layout, choice in operators:
+    for operator in operators:
+        layout, choice = operator.layout, operator.choice
         lines += [
             layout["window"],
             f"  keys        {', '.join(layout['keys']) or 'none'}",

@@ -5,6 +5,7 @@ source rows -> pack (mapInArrow) -> shuffle of blobs -> operator (transformWithS
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, worker
+from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.operator import PAYLOAD, WindowOperator
 from forebay.spark.timewindows import TimeWindow
@@ -112,7 +114,7 @@ def groupBy(df: DataFrame, window: TimeWindow, *keys: Column | str) -> GroupedSt
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
-    output = checkpoint.watch(df.sparkSession, bound.layout, bound.choice)
+    output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory))
     operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
     return (
         df.select(*bound.projection)
@@ -163,8 +165,10 @@ def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
         loaded = worker.loads(plan)
         from forebay.windowing import END_OF_TIME, WindowInstance
 
-        with tempfile.TemporaryDirectory(prefix="forebay-") as directory:
-            instance = WindowInstance(loaded, Path(directory), None)
+        with (
+            tempfile.TemporaryDirectory(prefix="forebay-") as directory,
+            contextlib.closing(WindowInstance(loaded, Path(directory), None)) as instance,
+        ):
             for group in groups:
                 for blob in group[PAYLOAD].drop_null():
                     batches, partial = blobs.read(blob.as_buffer())
@@ -172,7 +176,6 @@ def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
                         instance.ingest(batch, partial=partial)
             for blob in blobs.write_all(instance.fire(END_OF_TIME)):
                 yield pa.record_batch([pa.array([blob], pa.binary())], [PAYLOAD])
-            instance.close()
 
     run_to_end.__annotations__ = {"groups": Iterator[pa.RecordBatch], "return": Iterator[pa.RecordBatch]}
     return run_to_end

@@ -43,20 +43,22 @@ class Inputs:
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df
-        self._names: dict[str, str] = {}
+        self._expressions: list[Column] = []
         self.columns: list[Column] = []
         self.types: list[str] = []
 
     def add(self, column: Column) -> str:
-        """The name of an input column for an expression."""
-        text = str(column)
-        if text not in self._names:
-            kind = self._df.select(column).schema.fields[0].dataType
-            require_supported(kind, text.removeprefix("Column<'").removesuffix("'>"))
-            self._names[text] = f"a{len(self._names)}"
-            self.columns.append(column.alias(self._names[text]))
-            self.types.append(kind.simpleString())
-        return self._names[text]
+        """The name of an input column for an expression. Expressions are compared as Spark does, not by their text."""
+        for position, known in enumerate(self._expressions):
+            if known._jc.equals(column._jc):  # type: ignore[operator]
+                return f"a{position}"
+        kind = self._df.select(column).schema.fields[0].dataType
+        require_supported(kind, str(column).removeprefix("Column<'").removesuffix("'>"))
+        name = f"a{len(self._expressions)}"
+        self._expressions.append(column)
+        self.columns.append(column.alias(name))
+        self.types.append(kind.simpleString())
+        return name
 
     def bind(self, aggregate: Aggregate, result: T.StructField) -> BoundAggregate:
         """An aggregate bound to input columns; ``result`` is the column that Spark would give for it."""
@@ -86,7 +88,7 @@ class Inputs:
 
     @property
     def _ansi(self) -> bool:
-        return self._df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+        return str(self._df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
     def _hyperloglog(self, rsd: float) -> dict[str, Any]:
         """The precision, and the constants that Spark's own HyperLogLog++ uses for it."""
@@ -97,7 +99,7 @@ class Inputs:
         constants = getattr(spark, "MODULE$")
         known = precision - 4 < len(constants.THRESHOLDS())
         tables = hyperloglog.Tables(
-            threshold=float(constants.THRESHOLDS()[precision - 4]) if known else 2.5 * (1 << precision),
+            threshold=float(constants.THRESHOLDS()[precision - 4]) if known else -1.0,
             estimates=tuple(map(float, constants.RAW_ESTIMATE_DATA()[precision - 4])) if known else (),
             biases=tuple(map(float, constants.BIAS_DATA()[precision - 4])) if known else (),
             neighbours=int(constants.K()),

@@ -22,7 +22,9 @@ from forebay.windowing import WindowPlan, partial_batch
 TIME, HASH = "time", "hash"
 """Columns of the input: event time (a timestamp, or NULL), and a hash of the key that is equal for equal keys."""
 
-CHUNK_ROWS = 1 << 17
+CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
+"""A chunk is complete when it has so many rows or bytes."""
+
 COMBINER_PAYS = 0.7
 """Combining goes on while it leaves at most this share of the rows."""
 
@@ -42,7 +44,7 @@ def pack(
     combine = plan.pattern is Pattern.RMW
     for chunk in _chunks(batches):
         cells = Cells.of(chunk, plan, len(vnodes))
-        rows = _normalized(chunk.drop_columns([TIME, HASH]), plan.keys)
+        rows = _normalized(chunk.drop_columns([TIME, HASH]), plan)
         if combine:
             packed = partial_batch(plan, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
             codes = packed[_CELL].to_numpy()
@@ -87,28 +89,34 @@ class Cells:
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches put together to about `CHUNK_ROWS` rows, those without a time left out."""
+    """Batches put together to chunks, rows without a time left out."""
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         if batch[TIME].null_count:
             batch = batch.filter(batch[TIME].is_valid())
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
+            size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
             yield pa.concat_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting)
 
 
-def _normalized(batch: pa.RecordBatch, keys: tuple[str, ...]) -> pa.RecordBatch:
-    """Float keys with one zero and one NaN, as Spark groups and shows them."""
-    for key in keys:
-        if pa.types.is_floating(batch[key].type):
-            values = batch[key].to_numpy(zero_copy_only=False) + batch[key].type.to_pandas_dtype()(0.0)
+def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
+    """The columns with the types of the plan, whatever the session's time zone and the source's nullability are.
+
+    Float keys have one zero and one NaN, as Spark groups and shows them.
+    """
+    columns = []
+    for field, column in zip(plan.packed, batch.columns, strict=True):
+        if field.name in plan.keys and pa.types.is_floating(field.type):
+            mask = np.asarray(column.is_null())
+            values = column.to_numpy(zero_copy_only=False) + field.type.to_pandas_dtype()(0.0)  # -0.0 + 0.0 is 0.0
             values[np.isnan(values)] = np.nan
-            mask = np.asarray(batch[key].is_null()) if batch[key].null_count else None
-            batch = batch.set_column(batch.schema.get_field_index(key), key, pa.array(values, batch[key].type, mask=mask))
-    return batch
+            column = pa.array(values, field.type, mask=mask)
+        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=plan.packed)

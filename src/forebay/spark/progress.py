@@ -19,7 +19,8 @@ from forebay.store.manifest import Counters, Manifest
 class Progress(Counters):
     """Totals over all operators and store instances of a query, since it first ran.
 
-    They are committed with the state, so restarts and retries neither lose nor double a row.
+    They are written with the state, so restarts and retries neither lose nor double a row. While a batch is being retried
+    they may show what its failed attempt wrote.
 
     Attributes
     ----------
@@ -54,7 +55,12 @@ def progress(query: StreamingQuery) -> Progress:
     Progress
         Totals up to the newest version of each store instance.
     """
-    newest = [manifest for path in checkpoint.root_of(query).glob("*/*") if (manifest := _newest(path))]
+    instances: dict[str, Manifest] = {}
+    for path in sorted(checkpoint.root_of(query).glob("*/*/"), key=lambda path: path.stat().st_mtime):
+        manifest = _newest(path)
+        if manifest:  # a first batch that failed has left an instance of the same virtual node, older than the one in use
+            instances[f"{path.parent.name}/{filenames.vnode_of(path.name)}"] = manifest
+    newest = instances.values()
     totals = sum((manifest.counters for manifest in newest), Counters())
     extents = [extent for manifest in newest for extent in manifest.extents]
     return Progress(
@@ -65,8 +71,7 @@ def progress(query: StreamingQuery) -> Progress:
 
 
 def _newest(instance: Path) -> Manifest | None:
-    versions = [Version.parse(path.stem) for path in instance.glob("*.manifest")]
-    for version in sorted(versions, key=lambda v: (v.number, _age(instance, v)), reverse=True):
+    for version in sorted(filenames.versions(instance), key=lambda v: (v.number, _age(instance, v)), reverse=True):
         try:
             return manifests.read(instance, version)
         except ForebayError:  # collected since it was listed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -94,11 +94,18 @@ class AlignedStore:
 
         Rows of one key are in one partition, in order of arrival within each slice.
         """
+        batches = [(start, batch) for start in slices for batch in self._rows(start)]
         partitions = -(-self.bytes_of(slices) // self.window_bytes) if self._keys else 1
-        for partition in range(max(1, partitions)):
-            rows = self._load(slices, partition, partitions)
-            if rows.height:
-                yield rows
+        if partitions <= 1:
+            yield from _together(batches)
+            return
+        which = pl.struct(self._keys).hash() % partitions
+        places = [pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.uint32) for _, batch in batches]
+        for partition in range(partitions):
+            yield from _together(
+                (start, batch.filter(pa.array(place == partition)))
+                for (start, batch), place in zip(batches, places, strict=True)
+            )
 
     def bytes_of(self, slices: Sequence[int]) -> int:
         """Size of the rows of some slices, on disk and in the write buffer."""
@@ -129,18 +136,6 @@ class AlignedStore:
         """Let go of files without committing."""
         self._log.close()
 
-    def _load(self, slices: Sequence[int], partition: int, partitions: int) -> pl.DataFrame:
-        batches = [(start, batch) for start in slices for batch in self._rows(start)]
-        if not batches:
-            return pl.DataFrame()
-        if partitions == 1:
-            whole = pl.DataFrame(pa.Table.from_batches([batch for _, batch in batches]))
-            starts = np.array([start for start, _ in batches], dtype=np.int64)
-            column = pl.Series(SLICE, np.repeat(starts, [batch.num_rows for _, batch in batches]))
-            return whole.with_columns(column)
-        mine = pl.struct(self._keys).hash() % partitions == partition
-        return pl.concat([pl.DataFrame(b).filter(mine).with_columns(pl.lit(start).alias(SLICE)) for start, b in batches])
-
     def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
         yield from self._log.read(start)
         yield from self._buffer.get(start, ())
@@ -152,3 +147,13 @@ class AlignedStore:
         self._touched.update(self._buffer)
         self._buffer.clear()
         self._buffered_bytes = 0
+
+
+def _together(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pl.DataFrame]:
+    """Rows of slices as one frame with their slices, or nothing when there are none."""
+    filled = [(start, batch) for start, batch in batches if batch.num_rows]
+    if filled:
+        starts = np.array([start for start, _ in filled], dtype=np.int64)
+        slices = np.repeat(starts, [batch.num_rows for _, batch in filled])
+        frame = pl.DataFrame(pa.Table.from_batches([batch for _, batch in filled]))
+        yield frame.with_columns(pl.Series(SLICE, slices))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 _VERSION = re.compile(r"(\d{12})-([0-9a-f]{8})")
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4}\.arrow")
 
 LAYOUT = "layout.json"
@@ -47,17 +49,35 @@ def segment(version: Version, sequence: int) -> str:
     return f"{version}-{sequence:04d}.arrow"
 
 
+def temporary(name: str) -> str:
+    """A fresh name to write a file under until it is whole."""
+    return f".{name}.{secrets.token_hex(4)}.tmp"
+
+
 def is_segment(name: str) -> bool:
     return _SEGMENT.fullmatch(name) is not None
 
 
 def number_of(name: str) -> int | None:
-    """The version number in the name of a segment or manifest, or None for a file that is not ours."""
+    """The version number in the name of a segment or manifest, whole or temporary; None for a file that is not ours."""
+    match = _TEMPORARY.fullmatch(name)
+    name = match[1] if match else name
     if is_segment(name) or (name.endswith(".manifest") and _VERSION.fullmatch(name.removesuffix(".manifest"))):
         return int(name[:12])
     return None
 
 
+def versions(instance: Path) -> list[Version]:
+    """The versions in an instance's directory, in no order."""
+    names = (path.stem for path in instance.glob("*.manifest"))
+    return [Version.parse(name) for name in names if _VERSION.fullmatch(name)]
+
+
 def new_instance(vnode: int) -> str:
     """A fresh directory name for the store instance of a virtual node."""
     return f"{vnode}-{secrets.token_hex(4)}"
+
+
+def vnode_of(instance: str) -> str:
+    """The virtual node in the name of an instance's directory."""
+    return instance.partition("-")[0]

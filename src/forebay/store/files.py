@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forebay.errors import StateDirectoryError
+from forebay.store import filenames
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -29,8 +30,13 @@ def reported(action: str, path: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> None:
+    """Make a private, durable directory, and those above it that are missing."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
     with reported("create the state directory", path):
-        path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        path.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+    sync_directory(path.parent)
 
 
 def create(path: Path) -> int:
@@ -48,9 +54,9 @@ def write(descriptor: int, data: bytes | memoryview, path: Path) -> None:
 
 def publish(path: Path, data: bytes) -> None:
     """Write a file under a temporary name, make it durable and give it its name: it exists whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(filenames.temporary(path.name))
+    descriptor = create(temporary)
     try:
-        descriptor = create(temporary)
         try:
             write(descriptor, data, temporary)
             sync(descriptor, temporary)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forebay.errors import CorruptState, VersionNotFound
+from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames, files
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Segment
@@ -78,7 +78,7 @@ def read(directory: Path, version: Version) -> Manifest:
             "checkpoint are one unit: restore both from the same copy, or start with a new checkpoint location."
         ) from error
     except OSError as error:
-        raise CorruptState(f"{path} cannot be read: {error.strerror}") from error
+        raise StateDirectoryError(f"cannot read {path}: {error.strerror}") from error
     header, _, body = data.partition(b"\n")
     words = header.split(b" ")
     if len(words) != 4 or words[:2] != [b"forebay", b"manifest"]:

@@ -58,7 +58,11 @@ class SegmentWriter:
         self._schema_crc = zlib.crc32(header)
         self._descriptor = files.create(self._path)
         self.size = 0
-        self._write(header)
+        try:
+            self._write(header)
+        except StateDirectoryError:
+            self.abandon()
+            raise
 
     def append(self, slice_start: int, batch: pa.RecordBatch) -> Extent:
         """Write one extent and return where it is."""
@@ -93,8 +97,8 @@ class SegmentReader:
             actual = self._path.stat().st_size
         except FileNotFoundError as error:
             raise CorruptState(
-                f"{self._path} is missing, though the committed manifest names it. Restore the file, "
-                "or the checkpoint together with its state directory, from a copy."
+                f"{self._path} is missing, though a manifest names it. Unless a newer run of the query has overtaken this "
+                "one, restore the file, or the checkpoint together with its state directory, from a copy."
             ) from error
         except OSError as error:
             raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from forebay.errors import VersionNotFound
+from forebay.errors import StateDirectoryError, VersionNotFound
 from forebay.store import filenames, files
 from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
@@ -149,6 +149,11 @@ class SliceLog:
         live = {extent.segment for extents in self._extents.values() for extent in extents}
         history = ((self.base.version,) if self.base.version else ()) + self.base.history
         kept = _existing(self._directory, history[: self._options.retain_versions - 1])
+        if self.base.version and self.base.version not in kept:
+            raise StateDirectoryError(
+                f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
+                "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
+            )
         manifest = Manifest(
             version=self._next,
             history=tuple(kept),
@@ -160,6 +165,8 @@ class SliceLog:
         )
         files.make_directory(self._directory)
         manifests.write(self._directory, manifest)
+        for name in self._segments.keys() - live - self.base.segments.keys():
+            (self._directory / name).unlink(missing_ok=True)  # written and read within this batch; nobody else knows them
         _collect(self._directory, {self._next: manifest, **kept})
         return self._next
 
@@ -172,9 +179,9 @@ class SliceLog:
 
     def _seal(self) -> None:
         if self._writer is not None:
-            segment: Segment = self._writer.close()
+            writer, self._writer = self._writer, None
+            segment: Segment = writer.close()
             self._segments[segment.name] = segment
-            self._writer = None
 
     def _read(self, extent: Extent) -> pa.RecordBatch:
         reader = self._readers.get(extent.segment)
