@@ -50,7 +50,7 @@ def test_partitions(stream, tmp_path, spark, partitions, aggregates):
         spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
-@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("aggregates", [*AGGREGATES.values(), [fb.count("*")]], ids=[*AGGREGATES, "rows only"])
 def test_without_keys(stream, tmp_path, aggregates):
     assert check(stream, tmp_path, ("10 seconds",), [], aggregates) > 5
 

@@ -79,6 +79,7 @@ def bind(
     schema = T.StructType([*window_and_keys, *results])
     hashed = F.xxhash64(*key_columns) if keys else F.lit(0).cast("long")
     kept = [*(column.alias(name) for name, column in zip(key_names, key_columns, strict=True)), *inputs.columns]
+    kept = kept or [F.lit(True).alias("a0")]  # a batch without columns would have no rows either
     return BoundOperator(
         projection=[time.alias(TIME), hashed.alias(HASH), *kept],
         plan=WindowPlan(
