@@ -100,7 +100,10 @@ class AlignedStore:
             yield from _together(batches)
             return
         which = pl.struct(self._keys).hash() % partitions
-        places = [pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.uint32) for _, batch in batches]
+        places = [
+            pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.min_scalar_type(partitions))
+            for _, batch in batches
+        ]
         for partition in range(partitions):
             yield from _together(
                 (start, batch.filter(pa.array(place == partition)))
