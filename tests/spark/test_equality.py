@@ -74,6 +74,14 @@ def test_instants_before_1970(spark, tmp_path, aggregates):
     assert check(old, tmp_path, ("7 seconds", "3 seconds", "1 second"), ["key"], aggregates, "10 seconds") > 5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [f"k_{name}" for name in KEYS])
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
+def test_every_window_aggregate_and_key_type(stream, tmp_path, window, aggregates, key):
+    assert check(stream, tmp_path, window, [key], aggregates) > 5
+
+
 @pytest.mark.parametrize("key", [f"k_{name}" for name in KEYS])
 def test_key_types_in_a_stream(stream, tmp_path, key):
     """Read-modify-write: keys are grouped in pack, in the write buffer and when the window fires."""
