@@ -4,6 +4,7 @@ import zlib
 import pytest
 
 from forebay.errors import CorruptState, VersionNotFound
+from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
@@ -69,3 +70,11 @@ def test_a_segment_outside_of_the_directory_is_refused(path):
     path.write_bytes(b"forebay manifest 1 %08x\n" % zlib.crc32(body) + body)
     with pytest.raises(CorruptState, match="not a segment's name"):
         manifests.read(path.parent, VERSION)
+
+
+@pytest.mark.parametrize("sequence", [0, 9_999, 10_000])
+def test_names_of_segments_are_read_back(sequence):
+    name = filenames.segment(VERSION, sequence)
+    assert filenames.is_segment(name)
+    assert filenames.number_of(name) == VERSION.number
+    assert filenames.number_of(filenames.temporary(name)) == VERSION.number

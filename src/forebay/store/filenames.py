@@ -9,7 +9,7 @@ from pathlib import Path
 
 _VERSION = re.compile(r"(\d{12})-([0-9a-f]{8})")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
-_SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4}\.arrow")
+_SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4,}\.arrow")
 
 LAYOUT = "layout.json"
 
