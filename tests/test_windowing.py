@@ -13,7 +13,7 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE
-from forebay.store.slice_log import Options
+from forebay.store.options import Options
 from forebay.windowing import NEVER, WindowInstance, WindowPlan, partial_batch
 from forebay.windows import AlignedWindows
 

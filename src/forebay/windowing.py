@@ -20,7 +20,7 @@ from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.filenames import Version
 from forebay.store.rmw import open_rmw
-from forebay.store.slice_log import Options
+from forebay.store.options import Options
 from forebay.windows import AlignedWindows, Times
 
 WINDOW = "window"

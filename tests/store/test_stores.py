@@ -13,7 +13,7 @@ from forebay.store.aligned import AlignedStore
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters
 from forebay.store.rmw import open_rmw
-from forebay.store.slice_log import Options
+from forebay.store.options import Options
 
 SMALL = Options(memory_bytes=1 << 20)
 

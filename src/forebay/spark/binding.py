@@ -29,7 +29,7 @@ from forebay.spark.inputs import Inputs, require_supported
 from forebay.spark.layout import Layout
 from forebay.spark.pack import HASH, TIME
 from forebay.spark.timewindows import TimeWindow
-from forebay.store.slice_log import Options
+from forebay.store.options import Options
 from forebay.windowing import WindowPlan
 
 WATERMARK = "spark.watermarkDelayMs"

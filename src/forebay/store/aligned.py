@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
-from forebay.store.slice_log import SEGMENT_BYTES, Combine, Options, SliceLog
+from forebay.store.options import Options
+from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.windows import Times
 
 SLICE = "slice"
@@ -38,7 +39,7 @@ class AlignedStore:
     options : Options
         Limits.
     combine, combine_bytes
-        How `SliceLog` combines small extents; the default puts their rows together and leaves large ones alone.
+        How `ExtentLog` combines small extents; the default puts their rows together and leaves large ones alone.
 
     Examples
     --------
@@ -67,7 +68,8 @@ class AlignedStore:
         self._options = options or Options()
         self._keys = list(keys)
         self._combine = combine or pa.concat_batches
-        self._log = SliceLog(directory, version, self._options, self._combine, combine_bytes)
+        self._combine_bytes = combine_bytes
+        self._log = ExtentLog(directory, version, self._options)
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._touched: set[int] = set()
@@ -80,7 +82,7 @@ class AlignedStore:
     @property
     def slices(self) -> Times:
         """Starts of the slices that have rows, ascending."""
-        return np.union1d(self._log.slices, np.array(list(self._buffer), dtype=np.int64))
+        return np.union1d(self._log.groups, np.array(list(self._buffer), dtype=np.int64))
 
     def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
         """Add rows to a slice."""
@@ -130,10 +132,9 @@ class AlignedStore:
         """Make what the store holds the next version; it is durable when this returns."""
         self._flush()
         for start in self._touched:
-            self._log.combine(start)
-        version = self._log.commit(fired_until, counters)
-        self._log.close()
-        return version
+            self._log.combine(start, self._combine, self._combine_bytes)
+        self._touched.clear()
+        return self._log.commit(fired_until, counters)
 
     def close(self) -> None:
         """Let go of files without committing."""

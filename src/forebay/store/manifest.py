@@ -18,7 +18,7 @@ from forebay.store import filenames, files
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Segment
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def read(directory: Path, version: Version) -> Manifest:
 
 
 _RESTORE = "Restore the checkpoint together with its state directory from a copy."
-_EXTENT_COLUMNS = ("slice", "offset", "length", "crc", "rows")
+_EXTENT_COLUMNS = ("group", "offset", "length", "crc", "rows")
 
 
 def _to_json(manifest: Manifest) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forebay.store.aligned import LOAD_FACTOR, AlignedStore
 from forebay.store.filenames import Version
-from forebay.store.slice_log import Options
+from forebay.store.options import Options
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 

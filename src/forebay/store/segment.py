@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,9 +27,9 @@ class Segment:
 
 @dataclass(frozen=True)
 class Extent:
-    """Rows of one slice: where their record batch lies (bytes), its CRC-32, and how many rows it has."""
+    """Rows of one group: where their record batch lies (bytes), its CRC-32, and how many rows it has."""
 
-    slice: int
+    group: int
     segment: str
     offset: int
     length: int
@@ -64,12 +64,25 @@ class SegmentWriter:
             self.abandon()
             raise
 
-    def append(self, slice_start: int, batch: pa.RecordBatch) -> Extent:
+    def append(self, group: int, batch: pa.RecordBatch) -> Extent:
         """Write one extent and return where it is."""
         message = batch.serialize()
-        extent = Extent(slice_start, self._path.name, self.size, message.size, zlib.crc32(message), batch.num_rows)
+        extent = Extent(group, self._path.name, self.size, message.size, zlib.crc32(message), batch.num_rows)
         self._write(message)
         return extent
+
+    def receive(self, source: int, extent: Extent, path: Path) -> Extent:
+        """Copy an extent from the open file ``source`` to the end of this one, without reading it into this process."""
+        moved = replace(extent, segment=self._path.name, offset=self.size)
+        offset, left = extent.offset, extent.length
+        with files.reported("copy into", self._path):
+            while left:
+                copied = os.copy_file_range(source, self._descriptor, left, offset_src=offset)
+                if not copied:
+                    raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {_RESTORE}")
+                offset, left = offset + copied, left - copied
+        self.size += extent.length
+        return moved
 
     def close(self) -> Segment:
         try:
@@ -106,16 +119,30 @@ class SegmentReader:
             raise CorruptState(f"{self._path} has {actual} bytes where the manifest says {segment.size}. {_RESTORE}")
         with files.reported("map", self._path):
             self._map = pa.memory_map(str(self._path)).read_buffer()
-        self._schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
+        self._verified: set[int] = set()
+        self.schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
 
     def read(self, extent: Extent) -> pa.RecordBatch:
         """The rows of an extent, backed by the map."""
-        return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self._schema)
+        return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema)
+
+    def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
+        """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
+        self._checked(extent.offset, extent.length, extent.crc)
+        with files.reported("open", self._path):
+            source = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return writer.receive(source, extent, self._path)
+        finally:
+            os.close(source)
 
     def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:
+        """Bytes of the file. Their checksum is compared once per reader, as the file never changes."""
         data = self._map.slice(offset, length)
-        if zlib.crc32(data) != crc:
-            raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
+        if offset not in self._verified:
+            if zlib.crc32(data) != crc:
+                raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
+            self._verified.add(offset)
         return data
 
 

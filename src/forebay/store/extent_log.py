@@ -1,0 +1,250 @@
+"""The durable part that all stores share: rows by group in segments, versions by manifest.
+
+An `ExtentLog` is opened at a version and is that version plus what has been appended since. `commit` makes the next
+version: segments first, then the manifest that names them. Whatever no manifest names does not exist. What a group is, is
+the business of the store above: a slice of time for the aligned stores, a part of its files for the unaligned one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.errors import StateDirectoryError, VersionNotFound
+from forebay.store import filenames, files
+from forebay.store import manifest as manifests
+from forebay.store.filenames import Version
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.options import Options
+from forebay.store.segment import Extent, SegmentReader, SegmentWriter
+
+Combine = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
+
+SEGMENT_BYTES = 4 << 20
+"""A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
+
+MAX_EXTENTS = 8
+"""A group with more extents than this has its youngest ones combined."""
+
+
+class ExtentLog:
+    """Rows by group, on disk.
+
+    Parameters
+    ----------
+    directory : Path
+        The instance's own directory; made when something is written.
+    version : Version or None
+        The version to open; None for a new, empty instance.
+    options : Options
+        Limits.
+    """
+
+    def __init__(self, directory: Path, version: Version | None, options: Options) -> None:
+        self._directory = directory
+        self._options = options
+        self.base = base = manifests.read(directory, version) if version else Manifest()
+        self._segments = dict(base.segments)
+        self._extents: dict[int, list[Extent]] = {}
+        for extent in base.extents:
+            self._extents.setdefault(extent.group, []).append(extent)
+        self._readers: dict[str, SegmentReader] = {}
+        self._writers: dict[pa.Schema, SegmentWriter] = {}
+        self._next = Version.after(base.version)
+        self._sequence = itertools.count()
+        self.zero_copy_bytes = 0
+
+    @property
+    def groups(self) -> npt.NDArray[np.int64]:
+        """The groups that have rows, ascending."""
+        return np.array(sorted(self._extents), dtype=np.int64)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of the segments that have live extents."""
+        self._seal()
+        live = {extent.segment for extent in self._live()}
+        return sum(self._segments[name].size for name in live)
+
+    def bytes_of(self, groups: Iterable[int]) -> int:
+        """Size on disk of the rows of ``groups``."""
+        return sum(extent.length for group in groups for extent in self._extents.get(group, ()))
+
+    def rows_of(self, groups: Iterable[int]) -> int:
+        """Number of rows in ``groups``."""
+        return sum(extent.rows for group in groups for extent in self._extents.get(group, ()))
+
+    def append(self, group: int, batch: pa.RecordBatch) -> None:
+        """Write rows of a group as a new extent."""
+        writer = self._writer(batch.schema)
+        self._extents.setdefault(group, []).append(writer.append(group, batch))
+        self._close_if_full(writer)
+
+    def read(self, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a group, extent by extent, in order of arrival."""
+        self._seal()
+        for extent in self._extents.get(group, ()):
+            yield self._reader(extent.segment).read(extent)
+
+    def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
+        """Keep the number of extents of a group logarithmic in the number of times it was appended to.
+
+        From the youngest extent backwards, an extent joins as long as it is no larger than what has joined before it. So a
+        row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are.
+        """
+        extents = self._extents.get(group, [])
+        if len(extents) <= MAX_EXTENTS:
+            return
+        first = joining([extent.length for extent in extents], combine_bytes)
+        if len(extents) - first > 1:
+            self._seal()
+            batch = combine([self._reader(extent.segment).read(extent) for extent in extents[first:]])
+            del extents[first:]
+            self.append(group, batch)
+
+    def drop(self, groups: Iterable[int]) -> None:
+        """Forget groups; their files go when no kept version names them."""
+        for group in groups:
+            self._extents.pop(group, None)
+
+    def compact(self, max_space_amplification: float) -> bool:
+        """Move the live extents of the emptiest segments, until the files are so few times as large as what is live.
+
+        Extents move from file to file inside the kernel, with their checksums. Gives whether anything moved.
+        """
+        self._seal()
+        by_segment: dict[str, list[Extent]] = {}
+        for extent in self._live():
+            by_segment.setdefault(extent.segment, []).append(extent)
+        live = {name: sum(extent.length for extent in extents) for name, extents in by_segment.items()}
+        allowed = max_space_amplification * sum(live.values())
+        total = sum(self._segments[name].size for name in live)
+        moved: dict[Extent, Extent] = {}
+        for name in sorted(live, key=lambda name: live[name] / self._segments[name].size):
+            if total <= allowed:
+                break
+            reader = self._reader(name)
+            for extent in by_segment[name]:
+                writer = self._writer(reader.schema)
+                moved[extent] = reader.move(extent, writer)
+                self._close_if_full(writer)
+            total -= self._segments[name].size - live[name]
+            self.zero_copy_bytes += live[name]
+        if moved:
+            for group, extents in self._extents.items():
+                self._extents[group] = [moved.get(extent, extent) for extent in extents]
+        return bool(moved)
+
+    def commit(self, fired_until: int | None, counters: Counters) -> Version:
+        """Make what the log holds now the next version, durable when this returns; the log goes on from there."""
+        self._seal()
+        live = {extent.segment for extent in self._live()}
+        history = ((self.base.version,) if self.base.version else ()) + self.base.history
+        kept = _existing(self._directory, history[: self._options.retain_versions - 1])
+        if self.base.version and self.base.version not in kept:
+            raise StateDirectoryError(
+                f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
+                "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
+            )
+        manifest = Manifest(
+            version=self._next,
+            history=tuple(kept),
+            stale=len({name for older in kept.values() for name in older.segments} - live),
+            fired_until=fired_until,
+            counters=counters,
+            segments={name: segment for name, segment in self._segments.items() if name in live},
+            extents=tuple(extent for group in sorted(self._extents) for extent in self._extents[group]),
+        )
+        files.make_directory(self._directory)
+        manifests.write(self._directory, manifest)
+        for name in self._segments.keys() - live - self.base.segments.keys():
+            (self._directory / name).unlink(missing_ok=True)  # written and read within this batch; nobody else knows them
+        _collect(self._directory, {self._next: manifest, **kept})
+        self.base = manifest
+        self._segments = dict(manifest.segments)
+        self._readers = {name: reader for name, reader in self._readers.items() if name in live}
+        version, self._next = self._next, Version.after(self._next)
+        self._sequence = itertools.count()
+        return version
+
+    def close(self) -> None:
+        """Let go of files; what was not committed is left for a later `commit` to collect."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._writers.clear()
+        self._readers.clear()
+
+    def _live(self) -> Iterator[Extent]:
+        return itertools.chain.from_iterable(self._extents.values())
+
+    def _writer(self, schema: pa.Schema) -> SegmentWriter:
+        """The segment that rows of a schema are written to."""
+        writer = self._writers.get(schema)
+        if writer is None:
+            files.make_directory(self._directory)
+            name = filenames.segment(self._next, next(self._sequence))
+            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema)
+        return writer
+
+    def _close_if_full(self, writer: SegmentWriter) -> None:
+        if writer.size >= SEGMENT_BYTES:
+            self._close(writer)
+
+    def _close(self, writer: SegmentWriter) -> None:
+        del self._writers[writer.schema]
+        segment = writer.close()
+        self._segments[segment.name] = segment
+
+    def _seal(self) -> None:
+        for writer in list(self._writers.values()):
+            self._close(writer)
+
+    def _reader(self, name: str) -> SegmentReader:
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = SegmentReader(self._directory, self._segments[name])
+        return reader
+
+
+def joining(sizes: list[int], largest: int) -> int:
+    """Where the youngest items begin that become one: backwards, as long as one is no larger than those after it together.
+
+    Examples
+    --------
+    >>> joining([90, 40, 20, 10, 10], 100)
+    1
+    """
+    first, size = len(sizes) - 1, sizes[-1]
+    while first > 0 and sizes[first - 1] <= min(size, largest):
+        first -= 1
+        size += sizes[first]
+    return first
+
+
+def _existing(directory: Path, versions: Iterable[Version]) -> dict[Version, Manifest]:
+    """The manifests of versions, but for those that were collected while fewer were kept."""
+    found = {}
+    for version in versions:
+        with contextlib.suppress(VersionNotFound):
+            found[version] = manifests.read(directory, version)
+    return found
+
+
+def _collect(directory: Path, kept: dict[Version, Manifest]) -> None:
+    """Unlink what no kept version names.
+
+    Files that are numbered after the oldest kept version may belong to another attempt that is still running, and stay.
+    """
+    named = {filenames.manifest(version) for version in kept}
+    named.update(name for manifest in kept.values() for name in manifest.segments)
+    oldest = min(version.number for version in kept)
+    for path in directory.iterdir():
+        number = filenames.number_of(path.name)
+        if number is not None and number <= oldest and path.name not in named:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""What a store has done since it was opened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Metrics:
+    """Counts of one store instance since it was opened in this process; the sizes are those of now.
+
+    Attributes
+    ----------
+    writes, reads : int
+        Rows appended, and rows handed out.
+    hits, misses : int
+        Windows read whose rows on disk had been prefetched, and windows that had to be looked for on disk. Windows that
+        never left the write buffer are neither.
+    evictions : int
+        Prefetched windows that were thrown out again, to make room or because more rows of them went to disk.
+    prefetched_rows, prefetched_bytes, unused_rows : int
+        What was read ahead of time, and how many rows of that were evicted without being read.
+    index_scans : int
+        How often the index on disk was scanned.
+    compactions, zero_copy_bytes : int
+        How often dead rows were cleared out, and bytes that moved to another file without passing through this process.
+    disk_bytes, live_bytes : int
+        Size of the files of the newest version, and of the rows in them that are still needed.
+    memory_bytes : int
+        Buffers and key index.
+    """
+
+    writes: int = 0
+    reads: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    prefetched_rows: int = 0
+    prefetched_bytes: int = 0
+    unused_rows: int = 0
+    index_scans: int = 0
+    compactions: int = 0
+    zero_copy_bytes: int = 0
+    disk_bytes: int = 0
+    live_bytes: int = 0
+    memory_bytes: int = 0
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of windows on disk that were in memory when they were needed; 1 when there were none."""
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 1.0
+
+    @property
+    def read_amplification(self) -> float:
+        """How often a row is read from disk on average, ``1 / r`` for the hit ratio ``r`` (FlowKV, equation 1)."""
+        return 1 / self.hit_ratio if self.hit_ratio else float("inf")
+
+    def __add__(self, other: Metrics) -> Metrics:
+        mine = asdict(self)
+        return Metrics(**{name: mine[name] + value for name, value in asdict(other).items()})

@@ -1,0 +1,49 @@
+"""Limits of a store instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """Limits of one store instance.
+
+    Parameters
+    ----------
+    memory_bytes : int
+        What buffered writes, prefetched rows, or one loaded partition of a window may take.
+    retain_versions : int
+        How many of the newest versions stay readable; at least 2, the committed one and the one being written.
+    write_buffer_bytes : int
+        Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given.
+    read_batch_ratio : float
+        The share of all open windows that is read ahead of time when a window has to be read from disk (FlowKV, section
+        4.2). 0 switches prediction off.
+    max_space_amplification : float
+        Bytes on disk over live bytes above which a store is compacted (FlowKV, section 4.2); more than 1.
+
+    Raises
+    ------
+    ValueError
+        For a limit that no store can keep.
+    """
+
+    memory_bytes: int = 256 << 20
+    retain_versions: int = 2
+    write_buffer_bytes: int = 0
+    read_batch_ratio: float = 0.02
+    max_space_amplification: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < 1 << 20:
+            raise ValueError(f"memory_bytes is {self.memory_bytes}; a store needs at least 1 MiB")
+        if self.retain_versions < 2:
+            raise ValueError(f"retain_versions is {self.retain_versions}; at least 2 are needed to recover")
+        if not 0 <= self.read_batch_ratio <= 1:
+            raise ValueError(f"read_batch_ratio is {self.read_batch_ratio}; it is a share, between 0 and 1")
+        if not self.max_space_amplification > 1:
+            raise ValueError(f"max_space_amplification is {self.max_space_amplification}; it must be more than 1")
+        if not 0 <= self.write_buffer_bytes <= self.memory_bytes:
+            raise ValueError(f"write_buffer_bytes is {self.write_buffer_bytes}; it must fit into memory_bytes")
+        object.__setattr__(self, "write_buffer_bytes", self.write_buffer_bytes or self.memory_bytes // 4)

@@ -1,0 +1,99 @@
+"""Pieces: where the rows of unaligned windows lie on disk. This is the index log of FlowKV (section 4.2).
+
+Rows are written in *extents*, ordered by estimated trigger time, so that what fires together lies together. A piece is a run
+of rows of one window in an extent. The pieces of an extent are written beside it, and are scanned, never searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.store.key_index import Columns, KeyIndex, Slots
+from forebay.store.row_buffer import Rows
+
+REQUESTED, NEARBY = 1, 2
+"""Marks of windows that a scan looks for: those that are read now, and those that are read ahead of time."""
+
+
+class Pieces(NamedTuple):
+    """The pieces of one extent, in order: slot and generation of the window, first row, number of rows."""
+
+    slot: Slots
+    generation: Slots
+    first: Slots
+    rows: Slots
+
+    @classmethod
+    def of(cls, slots: Slots, index: KeyIndex) -> Pieces:
+        """The pieces of an extent whose rows belong to ``slots``."""
+        begins = np.flatnonzero(np.diff(slots, prepend=-1)) if len(slots) else np.empty(0, np.int64)
+        owners = slots[begins]
+        rows = np.diff(begins, append=len(slots))
+        return cls(owners, index.columns.generation[owners], begins.astype(np.int32), rows.astype(np.int32))
+
+    @classmethod
+    def read(cls, batch: pa.RecordBatch) -> Pieces:
+        return cls(*(column.to_numpy() for column in batch.columns))
+
+    def as_batch(self) -> pa.RecordBatch:
+        return pa.record_batch({name: pa.array(column) for name, column in self._asdict().items()})
+
+    def find(self, columns: Columns, marks: npt.NDArray[np.uint8]) -> tuple[Rows, Slots, int]:
+        """Rows of marked windows, the window of each, and how many rows of the extent are live beside the requested ones."""
+        hits, found, live = _find(columns, marks, *self)
+        rows, roots = _expand(hits, found, self.first, self.rows, columns.parent, self.slot)
+        return rows, roots, int(live)
+
+    def live(self, columns: Columns) -> tuple[Rows, Slots]:
+        """Rows of all open windows, and the window of each."""
+        marks = np.full(len(columns.generation), NEARBY, np.uint8)
+        rows, roots, _ = self.find(columns, marks)
+        return rows, roots
+
+
+def cuts(rows: int, nbytes: int, extent_bytes: int, most: int | None = None) -> Sequence[int]:
+    """Where rows of so many bytes are cut into extents, at most ``most``: the first row of each, and the end."""
+    step = max(1, rows * extent_bytes // max(nbytes, 1), -(-rows // most) if most else 1)
+    return [*range(0, rows, step), rows]
+
+
+@numba.njit(cache=True)
+def _find(c, marks, slot, generation, first, rows):  # type: ignore[no-untyped-def]  # noqa: ARG001
+    hits = np.empty(len(slot), np.int64)
+    count, found, live = 0, 0, 0
+    for piece in range(len(slot)):
+        owner = slot[piece]
+        if c.generation[owner] != generation[piece]:
+            continue
+        while c.parent[owner] >= 0:
+            owner = c.parent[owner]
+        if marks[owner]:
+            hits[count] = piece
+            count += 1
+            found += rows[piece]
+        if marks[owner] != REQUESTED:
+            live += rows[piece]
+    return hits[:count], found, live
+
+
+@numba.njit(cache=True)
+def _expand(hits, found, first, rows, parent, slot):  # type: ignore[no-untyped-def]
+    numbers, roots = np.empty(found, np.int64), np.empty(found, np.int32)
+    at = 0
+    for piece in hits:
+        owner = slot[piece]
+        while parent[owner] >= 0:
+            owner = parent[owner]
+        for row in range(rows[piece]):
+            numbers[at] = first[piece] + row
+            roots[at] = owner
+            at += 1
+    return numbers, roots
+
+

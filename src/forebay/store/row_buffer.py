@@ -1,0 +1,135 @@
+"""Rows in memory, found by window: the write buffer and the prefetch buffer of the unaligned store.
+
+Rows of one window are a chain, newest first, from the head that its slot has (the hash buckets of FlowKV, section 4.2). A
+window that ends leaves its rows behind; they are dead because its slot has another generation.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.store.key_index import KeyIndex, Slots
+
+Rows = npt.NDArray[np.int64]
+
+_MAX_BATCHES = 16
+
+
+class RowBuffer:
+    """Rows by window slot, in order of arrival."""
+
+    def __init__(self, index: KeyIndex) -> None:
+        self._index = index
+        self.clear()
+
+    def __len__(self) -> int:
+        """Number of rows, dead ones included."""
+        return self._rows
+
+    def clear(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self.nbytes = 0
+        self._slots = np.empty(0, np.int32)
+        self._generations = np.empty(0, np.int32)
+        self._previous = np.empty(0, np.int64)
+        self._heads = np.empty(0, np.int64)
+
+    def append(self, batch: pa.RecordBatch, slots: Slots) -> None:
+        """Add rows of windows that are open."""
+        rows = self._rows + batch.num_rows
+        if rows > len(self._slots):
+            capacity = max(rows, 2 * len(self._slots))
+            self._slots = _grown(self._slots, capacity, 0)
+            self._generations = _grown(self._generations, capacity, 0)
+            self._previous = _grown(self._previous, capacity, -1)
+        if self._index.capacity > len(self._heads):
+            self._heads = _grown(self._heads, self._index.capacity, -1)
+        _link(
+            self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots
+        )
+        self._batches.append(batch)
+        self._rows = rows
+        self.nbytes += batch.nbytes
+        if len(self._batches) > _MAX_BATCHES:
+            self._combine()
+
+    def rows_of(self, slots: Slots) -> tuple[Rows, Slots]:
+        """Numbers of the rows of windows, and of those they absorbed, ascending; and the window of each."""
+        if not self._rows or not len(slots):
+            return np.empty(0, np.int64), np.empty(0, np.int32)
+        arguments = (self._index.columns, self._heads, self._previous, self._generations, slots)
+        rows, roots = _collect(*arguments, _count(*arguments))
+        order = np.argsort(rows)
+        return rows[order], roots[order]
+
+    def live(self) -> tuple[Rows, Slots]:
+        """Numbers of all rows whose windows are open, ascending; and the window of each."""
+        alive = self._index.columns.generation[self._slots[: self._rows]] == self._generations[: self._rows]
+        rows = np.flatnonzero(alive)
+        return rows, self._index.roots(self._slots[rows])
+
+    def take(self, rows: Rows) -> pa.RecordBatch:
+        """Rows by number."""
+        if len(self._batches) > 1:
+            self._batches = [pa.concat_batches(self._batches)]
+        return self._batches[0].take(pa.array(rows))
+
+    def _combine(self) -> None:
+        """The youngest batches become one as long as each is no larger than those after it together."""
+        first, size = len(self._batches) - 1, self._batches[-1].num_rows
+        while first > 0 and self._batches[first - 1].num_rows <= size:
+            first -= 1
+            size += self._batches[first].num_rows
+        if len(self._batches) - first == 1:
+            first -= 1
+        self._batches[first:] = [pa.concat_batches(self._batches[first:])]
+
+
+def _grown(array: npt.NDArray[np.signedinteger], capacity: int, fill: int) -> npt.NDArray[np.signedinteger]:  # type: ignore[type-var]
+    longer = np.full(capacity, fill, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@numba.njit(cache=True)
+def _link(generation, heads, previous, slots, generations, first, added):  # type: ignore[no-untyped-def]
+    for number in range(len(added)):
+        slot, row = added[number], first + number
+        slots[row] = slot
+        generations[row] = generation[slot]
+        previous[row] = heads[slot]
+        heads[slot] = row
+
+
+@numba.njit(cache=True)
+def _count(c, heads, previous, generations, slots):  # type: ignore[no-untyped-def]
+    count = 0
+    for slot in slots:
+        member = slot
+        while member >= 0:
+            row = heads[member] if member < len(heads) else -1
+            while row >= 0 and generations[row] == c.generation[member]:
+                count += 1
+                row = previous[row]
+            member = c.sibling[member]
+    return count
+
+
+@numba.njit(cache=True)
+def _collect(c, heads, previous, generations, slots, count):  # type: ignore[no-untyped-def]
+    rows, roots = np.empty(count, np.int64), np.empty(count, np.int32)
+    at = 0
+    for slot in slots:
+        member = slot
+        while member >= 0:
+            row = heads[member] if member < len(heads) else -1
+            while row >= 0 and generations[row] == c.generation[member]:
+                rows[at], roots[at] = row, slot
+                at += 1
+                row = previous[row]
+            member = c.sibling[member]
+    return rows, roots

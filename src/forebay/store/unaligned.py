@@ -1,0 +1,395 @@
+"""AUR, the append and unaligned read store: rows of windows that fire at times of their own (FlowKV, section 4.2).
+
+Rows wait in the write buffer by window. A flush writes them ordered by estimated trigger time (ETT). When a window is read
+whose rows are on disk, one scan of the index finds them, the rows of the windows with the nearest ETT, which go to the
+prefetch buffer, and what compaction may drop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+import numba
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.errors import InvalidArgument
+from forebay.store.extent_log import MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
+from forebay.store.filenames import Version
+from forebay.store.key_index import KeyIndex, Slots
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.metrics import Metrics
+from forebay.store.options import Options
+from forebay.store.pieces import NEARBY, REQUESTED, Pieces, cuts
+from forebay.store.row_buffer import RowBuffer
+
+SLOT = "slot"
+"""The column that holds the window of a row, wherever rows of several windows are together."""
+
+Merge = Callable[[pl.DataFrame], pl.DataFrame]
+
+_DATA, _PIECES, _TABLE, _DIRECTORY, _CHANGES = range(5)
+_KIND = 56
+_LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 64
+_LEAST_COMPACTED = 1 << 20
+
+
+class UnalignedStore:
+    """Rows by window, where each key has windows of its own.
+
+    Open a window by placing rows in the `index`; the slots that it gives name windows from then on.
+
+    Parameters
+    ----------
+    directory : Path
+        The instance's own directory.
+    version : Version or None
+        The version to open, None for an empty store.
+    options : Options
+        Limits.
+    merge : callable, optional
+        Merges partial aggregates into one row per window. It takes and gives a frame with a `SLOT` column. With it the
+        store is RMW: rows of a window are merged whenever they are written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = UnalignedStore(Path(tempfile.mkdtemp()) / "0", None)
+    >>> key, start = np.array([1, 2, 1]), np.array([0, 3, 4])
+    >>> store.append(pa.record_batch({"price": [3, 7, 4]}), store.index.place_merging(key, key, start, start + 5))
+    >>> version = store.commit()
+    >>> store = UnalignedStore(store.directory, version)
+    >>> store.get(store.index.due(9)).rows()
+    [(7, 1), (3, 0), (4, 0)]
+    >>> store.remove(store.index.due(9))
+    >>> len(store.index), store.metrics.misses
+    (0, 2)
+    """
+
+    def __init__(
+        self, directory: Path, version: Version | None, options: Options | None = None, merge: Merge | None = None
+    ) -> None:
+        self.directory = directory
+        self.options = options or Options()
+        self._merge = merge
+        self._log = ExtentLog(directory, version, self.options)
+        groups = self._log.groups.tolist()
+        self._extents = [group for group in groups if group >> _KIND == _DATA]
+        self._pieces: dict[int, Pieces] = {}
+        self._live: dict[int, int] = {}
+        self._schema: pa.Schema | None = None
+        self._counts = Metrics()
+
+    @property
+    def base(self) -> Manifest:
+        """The version that was opened or committed last."""
+        return self._log.base
+
+    @cached_property
+    def index(self) -> KeyIndex:
+        """The open windows; read from disk when it is first needed."""
+        log = self._log
+
+        def stored(kind: int) -> pa.RecordBatch | None:
+            return next(log.read(kind << _KIND), None)
+
+        changes = (batch for group in self._groups(_CHANGES) for batch in log.read(group))
+        return KeyIndex.restored(stored(_TABLE), stored(_DIRECTORY), changes)
+
+    @cached_property
+    def _written(self) -> RowBuffer:
+        return RowBuffer(self.index)
+
+    @cached_property
+    def _prefetched(self) -> RowBuffer:
+        return RowBuffer(self.index)
+
+    @cached_property
+    def _loaded(self) -> Slots:
+        """The generation of each slot whose rows on disk are all in the prefetch buffer."""
+        return np.zeros(self.index.capacity, np.int32)
+
+    # reading and writing ---------------------------------------------------------------------------------------------
+
+    def append(self, batch: pa.RecordBatch, slots: Slots) -> None:
+        """Add rows to their windows."""
+        schema = self._schema or batch.schema
+        if not batch.schema.equals(schema):
+            raise InvalidArgument(f"the store holds rows of {schema.to_string()}; it was given {batch.schema.to_string()}")
+        self._schema = schema
+        self._counts.writes += batch.num_rows
+        self._written.append(batch, slots)
+        if self._written.nbytes > self.options.write_buffer_bytes:
+            self.flush()
+
+    def get(self, slots: Slots) -> pl.DataFrame:
+        """The rows of windows with their `SLOT`, in order of arrival within a window. `remove` or `renew` the windows then."""
+        self._fit_loaded()
+        where = _places(self.index.columns, self._loaded, slots)
+        hits, misses = slots[where == _ALL_LOADED], slots[where == _ON_DISK]
+        self._counts.hits += len(hits)
+        self._counts.misses += len(misses)
+        parts = self._read(misses) if len(misses) else []
+        for buffer, wanted in ((self._prefetched, hits), (self._written, slots)):
+            rows, roots = buffer.rows_of(wanted)
+            if len(rows):
+                parts.append((buffer.take(rows), roots))
+        frame = _together(parts)
+        self._counts.reads += frame.height
+        return frame
+
+    def remove(self, slots: Slots) -> None:
+        """End windows; their rows are dead."""
+        self.index.remove(slots)
+
+    def renew(self, slots: Slots) -> None:
+        """Drop the rows of windows that stay open."""
+        self.index.renew(slots)
+
+    # versions --------------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write what waits in the write buffer."""
+        rows, slots = self._written.live()
+        if len(rows):
+            batch, slots = self._merged(self._written.take(rows), slots)
+            order = np.lexsort((slots, self.index.columns.ett[slots]))
+            batch, slots = batch.take(pa.array(order)), slots[order]
+            self._write(batch, slots, self._extents[-1] + 1 if self._extents else 0)
+            owners, counts = np.unique(slots, return_counts=True)
+            self._fit_loaded()
+            grown = self._loaded[slots] == self.index.columns.generation[slots]
+            if grown.any():
+                self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
+            self.index.columns.stored[owners] += counts.astype(np.int32)
+            self.index.touch(owners)
+        self._written.clear()
+
+    def compact(self) -> None:
+        """Clear out the dead rows that the last scan found, if there are too many of them."""
+        total = self._log.disk_bytes
+        if self._live and total > max(_LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
+            self._counts.compactions += 1
+            for number in [number for number in self._extents if number in self._live]:
+                rows = len_of(self._pieces[number])
+                if self._live[number] * self.options.max_space_amplification < rows:
+                    self._rewrite([number])
+            self._log.compact(self.options.max_space_amplification)
+        self._live.clear()
+
+    def commit(self, fired_until: int | None = None, counters: Counters | None = None) -> Version:
+        """Make what the store holds the next version, durable when this returns; the store goes on from there."""
+        self.flush()
+        self.compact()
+        self._combine()
+        self._write_index()
+        return self._log.commit(fired_until, counters or self.base.counters)
+
+    def close(self) -> None:
+        """Let go of files without committing."""
+        self._log.close()
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes on disk of rows that are needed, as far as scans have found out, and of the indexes."""
+        dead = 0.0
+        for number, live in self._live.items():
+            dead += self._log.bytes_of([number]) * (1 - live / max(1, len_of(self._pieces[number])))
+        return int(self._log.bytes_of(self._log.groups.tolist()) - dead)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
+        counts = self._counts
+        counts.zero_copy_bytes = self._log.zero_copy_bytes
+        counts.disk_bytes, counts.live_bytes = self._log.disk_bytes, self.live_bytes
+        counts.memory_bytes = self._written.nbytes + self._prefetched.nbytes + self.index.nbytes
+        return counts
+
+    # private ---------------------------------------------------------------------------------------------------------
+
+    def _groups(self, kind: int) -> list[int]:
+        return [group for group in self._log.groups.tolist() if group >> _KIND == kind]
+
+    def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
+        """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
+        self._counts.index_scans += 1
+        columns = self.index.columns
+        marks = np.zeros(self.index.capacity, np.uint8)
+        nearby = self._nearest(requested)
+        marks[nearby], marks[requested] = NEARBY, REQUESTED
+        wanted, ahead = [], []
+        for number in self._extents:
+            rows, roots, self._live[number] = self._pieces_of(number).find(columns, marks)
+            if len(rows):
+                batch = self._extent(number)
+                asked = marks[roots] == REQUESTED
+                for found, mask in ((wanted, asked), (ahead, ~asked)):
+                    if mask.any():
+                        found.append((batch.take(pa.array(rows[mask])), roots[mask]))
+        if ahead:
+            batch = pa.concat_batches([part for part, _ in ahead])
+            self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))
+            self._counts.prefetched_rows += batch.num_rows
+            self._counts.prefetched_bytes += batch.nbytes
+            _mark_loaded(columns, self._loaded, nearby)
+        return wanted
+
+    def _nearest(self, requested: Slots) -> Slots:
+        """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for."""
+        count = int(self.options.read_batch_ratio * len(self.index))
+        if not count:
+            return np.empty(0, np.int32)
+        live = self.index.live()
+        candidates = live[_places(self.index.columns, self._loaded, live) == _ON_DISK]
+        candidates = np.setdiff1d(candidates, requested, assume_unique=True)
+        ett = self.index.columns.ett[candidates]
+        if count < len(candidates):
+            nearest = np.argpartition(ett, count)[:count]
+            candidates, ett = candidates[nearest], ett[nearest]
+        candidates = candidates[np.argsort(ett)]
+        rows = sum(len_of(self._pieces_of(number)) for number in self._extents)
+        row_bytes = self._log.bytes_of(self._extents) / max(1, rows)
+        room = self._room() / max(1.0, row_bytes)
+        fitting = np.searchsorted(np.cumsum(self.index.columns.stored[candidates]), room, side="right")
+        return candidates[:fitting]
+
+    def _room(self) -> int:
+        """Bytes that may still be prefetched. A full buffer loses its dead rows, and then the windows with the farthest ETT."""
+        budget = self.options.memory_bytes // 4
+        if self._prefetched.nbytes > budget // 2:
+            rows, slots = self._prefetched.live()
+            loaded = self._loaded[slots] == self.index.columns.generation[slots]
+            rows, slots = rows[loaded], slots[loaded]
+            batch = self._prefetched.take(rows)
+            if batch.nbytes > budget // 2:
+                owners = np.unique(slots)
+                kept = owners[np.argsort(self.index.columns.ett[owners])][: len(owners) // 2]
+                staying = np.isin(slots, kept)
+                self._counts.evictions += len(owners) - len(kept)
+                self._counts.unused_rows += int(np.count_nonzero(~staying))
+                self._loaded[np.setdiff1d(owners, kept)] = 0
+                batch, slots = batch.filter(pa.array(staying)), slots[staying]
+            self._prefetched.clear()
+            if batch.num_rows:
+                self._prefetched.append(batch, slots)
+        return max(0, budget - self._prefetched.nbytes)
+
+    def _fit_loaded(self) -> None:
+        if len(self._loaded) < self.index.capacity:
+            longer = np.zeros(self.index.capacity, np.int32)
+            longer[: len(self._loaded)] = self._loaded
+            self._loaded = longer
+
+    def _extent(self, number: int) -> pa.RecordBatch:
+        return next(self._log.read(number))
+
+    def _pieces_of(self, number: int) -> Pieces:
+        pieces = self._pieces.get(number)
+        if pieces is None:
+            pieces = self._pieces[number] = Pieces.read(next(self._log.read(_PIECES << _KIND | number)))
+        return pieces
+
+    def _write(self, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
+        """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
+        bounds = cuts(batch.num_rows, batch.nbytes, SEGMENT_BYTES, most)
+        for begin, end in zip(bounds, bounds[1:], strict=False):
+            pieces = Pieces.of(slots[begin:end], self.index)
+            self._log.append(number, batch.slice(begin, end - begin))
+            self._log.append(_PIECES << _KIND | number, pieces.as_batch())
+            self._pieces[number] = pieces
+            self._extents.append(number)
+            number += 1
+        self._extents.sort()
+
+    def _rewrite(self, numbers: list[int]) -> None:
+        """Write neighbouring extents again without their dead rows, together and in order of ETT."""
+        parts = []
+        for number in numbers:
+            rows, slots = self._pieces_of(number).live(self.index.columns)
+            if len(rows):
+                parts.append((self._extent(number).take(pa.array(rows)), slots))
+        for number in numbers:
+            self._log.drop([number, _PIECES << _KIND | number])
+            self._extents.remove(number)
+            self._pieces.pop(number)
+            self._live.pop(number, None)
+        if not parts:
+            return
+        together = pa.concat_batches([part for part, _ in parts])
+        batch, slots = self._merged(together, np.concatenate([slots for _, slots in parts]))
+        order = np.lexsort((slots, self.index.columns.ett[slots]))
+        self._write(batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
+
+    def _combine(self) -> None:
+        sizes = [self._log.bytes_of([number]) for number in self._extents]
+        if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
+            first = joining(sizes, SEGMENT_BYTES)
+            if len(sizes) - first > 1:
+                self._rewrite(self._extents[first:])
+
+    def _merged(self, batch: pa.RecordBatch, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
+        if self._merge is None:
+            return batch, slots
+        merged = self._merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
+        table = merged.to_arrow(compat_level=pl.CompatLevel.oldest()).select(batch.schema.names).cast(batch.schema)
+        return table.combine_chunks().to_batches()[0], merged[SLOT].to_numpy()
+
+    def _write_index(self) -> None:
+        """Append the windows that changed, or write all of them when that has become cheaper than reading the changes."""
+        changes = self._groups(_CHANGES)
+        rows = self._log.rows_of(changes) + self.index.touched
+        if rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(changes) >= _MOST_CHANGES:
+            self._log.drop([*changes, _TABLE << _KIND, _DIRECTORY << _KIND])
+            for kind, batch in zip((_TABLE, _DIRECTORY), self.index.snapshot(), strict=True):
+                self._log.append(kind << _KIND, batch)
+        elif self.index.touched:
+            self._log.append((changes[-1] if changes else _CHANGES << _KIND) + 1, self.index.changes())
+
+
+def len_of(pieces: Pieces) -> int:
+    """Number of rows in an extent."""
+    return int(pieces.first[-1] + pieces.rows[-1]) if len(pieces.slot) else 0
+
+
+def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
+    """Rows of windows as one frame with their windows; without columns when there are none."""
+    if not parts:
+        return pl.DataFrame(schema={SLOT: pl.Int32})
+    frame = pl.DataFrame(pa.Table.from_batches([batch for batch, _ in parts]))
+    return frame.with_columns(pl.Series(SLOT, np.concatenate([slots for _, slots in parts])))
+
+
+_IN_MEMORY, _ALL_LOADED, _ON_DISK = range(3)
+
+
+@numba.njit(cache=True)
+def _places(c, loaded, slots):  # type: ignore[no-untyped-def]
+    """Where the rows of each window are that are not in the write buffer."""
+    places = np.empty(len(slots), np.uint8)
+    for number in range(len(slots)):
+        place = _IN_MEMORY
+        member = slots[number]
+        while member >= 0:
+            if c.stored[member] > 0:
+                if loaded[member] != c.generation[member]:
+                    place = _ON_DISK
+                    break
+                place = _ALL_LOADED
+            member = c.sibling[member]
+        places[number] = place
+    return places
+
+
+@numba.njit(cache=True)
+def _mark_loaded(c, loaded, slots):  # type: ignore[no-untyped-def]
+    for slot in slots:
+        member = slot
+        while member >= 0:
+            loaded[member] = c.generation[member]
+            member = c.sibling[member]
+
+
