@@ -32,7 +32,7 @@ from forebay.errors import ForebayError
 from forebay.spark.explain import explain
 from forebay.spark.groupby import groupBy
 from forebay.spark.progress import Progress, progress
-from forebay.spark.timewindows import window
+from forebay.spark.timewindows import count_window, custom_window, every, every_rows, global_window, session_window, window
 
 __version__ = "0.1.0"
 
@@ -48,8 +48,13 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "count_window",
+    "custom_window",
+    "every",
+    "every_rows",
     "explain",
     "first",
+    "global_window",
     "groupBy",
     "last",
     "max",
@@ -61,6 +66,7 @@ __all__ = [
     "mode",
     "percentile",
     "progress",
+    "session_window",
     "stddev",
     "stddev_pop",
     "stddev_samp",

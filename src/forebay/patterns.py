@@ -15,6 +15,7 @@ class Pattern(Enum):
     """The access patterns of FlowKV."""
 
     AAR = "append and aligned read"
+    AUR = "append and unaligned read"
     RMW = "read-modify-write"
 
 
@@ -26,8 +27,8 @@ class Choice:
     reason: str
 
 
-def choose(holistic: Sequence[str]) -> Choice:
-    """The pattern of an aligned window whose aggregates include the ``holistic`` ones (names, for the reason).
+def choose(holistic: Sequence[str], *, aligned: bool = True) -> Choice:
+    """The pattern of a window whose aggregates include the ``holistic`` ones (names, for the reason).
 
     Examples
     --------
@@ -38,8 +39,8 @@ def choose(holistic: Sequence[str]) -> Choice:
     """
     if holistic:
         needs = "needs" if len(holistic) == 1 else "need"
-        return Choice(
-            Pattern.AAR,
-            f"{', '.join(holistic)} {needs} all rows of a window at once, and aligned windows fire for all keys together",
-        )
+        rows = f"{', '.join(holistic)} {needs} all rows of a window at once"
+        if aligned:
+            return Choice(Pattern.AAR, f"{rows}, and aligned windows fire for all keys together")
+        return Choice(Pattern.AUR, f"{rows}, and the windows of each key fire at a time of their own")
     return Choice(Pattern.RMW, "every aggregate has a small intermediate state that rows are merged into")

@@ -1,15 +1,18 @@
 """One store instance at work: rows of a micro-batch in, results of the windows that fire out, a new version committed.
 
-This is the window operator without an engine. `forebay.spark` feeds it what Spark delivers; tests feed it directly.
+This is the window operator without an engine. `forebay.spark` feeds it what Spark delivers; tests feed it directly. Here are
+what all operators share and the aligned windows; the others are in `forebay.unaligned_windowing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -19,9 +22,10 @@ from forebay.errors import CorruptState
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.filenames import Version
-from forebay.store.rmw import open_rmw
+from forebay.store.manifest import Counters, Manifest
 from forebay.store.options import Options
-from forebay.windows import AlignedWindows, Times
+from forebay.store.rmw import open_rmw
+from forebay.windows import AlignedWindows, Times, Windows
 
 WINDOW = "window"
 """The column that holds the start of a row's window, in microseconds, while windows fire."""
@@ -39,7 +43,7 @@ class WindowPlan:
 
     Attributes
     ----------
-    windows : AlignedWindows
+    windows : AlignedWindows, SessionWindows, CustomWindows, CountWindows or GlobalWindow
         The window function.
     packed : pyarrow.Schema
         The columns of a packed batch: keys, then inputs of the aggregates.
@@ -50,12 +54,12 @@ class WindowPlan:
     pattern : Pattern
         Which store serves it.
     schema : pyarrow.Schema
-        The result: the window struct, the keys, the aggregates.
+        The result: the window struct (none for a global window), the keys, the aggregates.
     options : Options
         Limits of the store.
     """
 
-    windows: AlignedWindows
+    windows: Windows
     packed: pa.Schema
     keys: tuple[str, ...]
     aggregation: Aggregation | UserFunction
@@ -64,8 +68,38 @@ class WindowPlan:
     options: Options = field(default_factory=Options)
 
 
+class Instance(Protocol):
+    """A store instance, its windows and aggregates, opened at a version for the length of one micro-batch."""
+
+    counters: Counters
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        """Take rows, or partial aggregates made before the shuffle. Late ones are dropped and counted."""
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Results of every window that is due at ``watermark`` (microseconds). Exhaust the iterator."""
+
+    def commit(self) -> Version | None:
+        """Make the state after this micro-batch the next version; the same one when nothing has changed."""
+
+    def close(self) -> None:
+        """Let go of files, whether the batch was committed or not."""
+
+
+def open_instance(
+    plan: WindowPlan, directory: Path, version: Version | None, fired_until: int, *, updating: bool = False
+) -> Instance:
+    """The instance that runs a plan, in append or update mode."""
+    from forebay import unaligned_windowing as unaligned
+
+    if isinstance(plan.windows, AlignedWindows):
+        kind = unaligned.UpdateInstance if updating else WindowInstance
+        return kind(plan, directory, version, fired_until)
+    return unaligned.of(plan, directory, version, fired_until)
+
+
 class WindowInstance:
-    """A store instance, its windows and aggregates, opened at a version for the length of one micro-batch.
+    """Aligned windows, which fire for all keys at once.
 
     Parameters
     ----------
@@ -80,17 +114,14 @@ class WindowInstance:
     """
 
     def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
-        self._plan = plan
+        assert isinstance(plan.windows, AlignedWindows)
+        self._plan, self._windows = plan, plan.windows
         if plan.pattern is Pattern.RMW:
             assert isinstance(plan.aggregation, Aggregation)
             self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options)
         else:
             self._store = AlignedStore(directory, version, plan.keys, plan.options)
-        if (self._store.base.fired_until or NEVER) > fired_until:
-            raise CorruptState(
-                f"version {version} in {directory} has fired windows until {self._store.base.fired_until}, the checkpoint "
-                f"only until {fired_until}: they do not belong together. Restore both from the same copy."
-            )
+        require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters
 
@@ -101,7 +132,7 @@ class WindowInstance:
         """
         if self._plan.pattern is Pattern.RMW and not partial:
             batch, partial = partial_batch(self._plan, pl.DataFrame(batch), (SLICE,)), True
-        windows = self._plan.windows
+        windows = self._windows
         starts, begins = runs(batch[SLICE].to_numpy())
         ends = np.append(begins[1:], batch.num_rows)
         rows = np.add.reduceat(batch[ROWS].to_numpy(), begins) if partial else ends - begins
@@ -118,16 +149,16 @@ class WindowInstance:
         Exhaust the iterator; each item holds the results of some keys of some windows.
         """
         slices = self._store.slices
-        due = self._plan.windows.windows_between(slices, self._fired_until, watermark)
+        due = self._windows.windows_between(slices, self._fired_until, watermark)
         for windows in self._loadable(due, slices):
-            inside = slices[(slices >= windows[0]) & (slices < windows[-1] + self._plan.windows.size)]
+            inside = slices[(slices >= windows[0]) & (slices < windows[-1] + self._windows.size)]
             for part in self._store.get_window(inside.tolist()):
                 for batch in self._results(windows, part):
                     self._count(rows_out=batch.num_rows)
                     yield batch
             self._count(windows_fired=len(windows))
-            ends = self._plan.windows.last_window(slices) + self._plan.windows.size
-            self._store.drop(slices[ends <= windows[-1] + self._plan.windows.size].tolist())
+            ends = self._windows.last_window(slices) + self._windows.size
+            self._store.drop(slices[ends <= windows[-1] + self._windows.size].tolist())
         self._fired_until = max(self._fired_until, watermark)
 
     def commit(self) -> Version | None:
@@ -146,7 +177,7 @@ class WindowInstance:
         if not due:
             return
         sizes = np.cumsum([0, *(self._store.bytes_of([start]) for start in slices.tolist())])
-        begins, ends = np.searchsorted(slices, due), np.searchsorted(slices, np.array(due) + self._plan.windows.size)
+        begins, ends = np.searchsorted(slices, due), np.searchsorted(slices, np.array(due) + self._windows.size)
         together: list[int] = []
         size = 0
         for start, more in zip(due, (sizes[ends] - sizes[begins]).tolist(), strict=True):
@@ -164,41 +195,96 @@ class WindowInstance:
             part, by = part.drop(SLICE), []
         else:
             part, by = self._by_window(windows, part), [WINDOW]
-        if isinstance(aggregation, UserFunction):
-            placed = part if by else part.with_columns(pl.lit(windows[0], pl.Int64).alias(WINDOW))
-            yield from aggregation.results(placed, list(self._plan.keys), WINDOW, self._assemble)
-            return
-        groups = aggregation.merge(part, by) if self._plan.pattern is Pattern.RMW else aggregation.partial(part, by)
-        starts = groups[WINDOW].to_numpy() if by else np.full(groups.height, windows[0], np.int64)
-        keys = [groups[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in self._plan.keys]
-        yield self._assemble(starts, [*keys, *aggregation.finish(groups)])
+        placed = part if by or isinstance(aggregation, Aggregation) else part.with_columns(window_column(windows[0]))
+        partial = self._plan.pattern is Pattern.RMW
+        yield from results(self._plan, placed, self._bounds, only=None if by else windows[0], partial=partial)
+
+    def _bounds(self, starts: Times) -> npt.NDArray[np.int64]:
+        return np.stack([starts, starts + self._windows.size], axis=1)
 
     def _by_window(self, windows: list[int], part: pl.DataFrame) -> pl.DataFrame:
         """Rows of slices as rows of windows: once for each of ``windows`` that contains their slice."""
         slices = part[SLICE].unique().to_numpy()
-        starts = self._plan.windows.windows_of(slices)
-        inside = (starts >= self._plan.windows.first_window(slices)[:, None]) & np.isin(starts, windows)
+        starts = self._windows.windows_of(slices)
+        inside = (starts >= self._windows.first_window(slices)[:, None]) & np.isin(starts, windows)
         which = np.broadcast_to(slices[:, None], starts.shape)[inside]
         places = pl.DataFrame({SLICE: which, WINDOW: starts[inside]})
         return part.join(places, on=SLICE, maintain_order="left").drop(SLICE)
 
-    def _assemble(self, starts: Times, columns: list[pa.Array]) -> pa.RecordBatch:
-        """Result columns with their windows before them, as one record batch of the result's schema."""
-        schema = self._plan.schema
-        bounds = [
-            pa.array(bound).cast(pa.timestamp("us")).cast(field.type)
-            for bound, field in zip((starts, starts + self._plan.windows.size), schema.field(0).type, strict=True)
-        ]
-        struct = pa.StructArray.from_arrays(bounds, fields=list(schema.field(0).type))
-        arrays = [
-            column if column.type.equals(field.type) else column.cast(field.type)
-            for column, field in zip([struct, *columns], schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
     def _count(self, **more: int) -> None:
-        self.counters = replace(
-            self.counters, **{name: getattr(self.counters, name) + int(value) for name, value in more.items()}
+        self.counters = counted(self.counters, **more)
+
+
+Bounds = Callable[[Times], npt.NDArray[np.int64]]
+"""Start and end of windows that a `WINDOW` column names."""
+
+
+def results(
+    plan: WindowPlan, rows: pl.DataFrame, bounds: Bounds, *, partial: bool, only: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Results of windows from their rows, or from partial aggregates.
+
+    Parameters
+    ----------
+    plan : WindowPlan
+        The operator.
+    rows : polars.DataFrame
+        Rows of windows that fire, with the `WINDOW` of each.
+    bounds : callable
+        Maps values of that column to starts and ends.
+    partial : bool
+        Whether the rows are partial aggregates.
+    only : int, optional
+        All rows are of this window. The column is not needed then, except for a user's function.
+    """
+    aggregation = plan.aggregation
+    if isinstance(aggregation, UserFunction):
+        assembled: Callable[[Times, list[pa.Array]], pa.RecordBatch] = lambda ids, columns: assemble(
+            plan, bounds(ids), columns
+        )
+        yield from aggregation.results(rows, list(plan.keys), WINDOW, assembled)
+        return
+    by = () if only is not None else (WINDOW,)
+    groups = aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
+    windows = groups[WINDOW].to_numpy() if by else np.full(groups.height, only, np.int64)
+    keys = [groups[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in plan.keys]
+    yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(groups)])
+
+
+def assemble(plan: WindowPlan, bounds: npt.NDArray[np.int64], columns: list[pa.Array]) -> pa.RecordBatch:
+    """Result columns, with their windows before them, as one record batch of the result's schema."""
+    schema = plan.schema
+    if len(schema) > len(columns):
+        fields = list(schema.field(0).type)
+        arrays = [pa.array(np.ascontiguousarray(bounds[:, place])) for place in (0, 1)]
+        timed = [
+            array.cast(pa.timestamp("us")).cast(field.type) if pa.types.is_timestamp(field.type) else array
+            for array, field in zip(arrays, fields, strict=True)
+        ]
+        columns = [pa.StructArray.from_arrays(timed, fields=fields), *columns]
+    arrays = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def window_column(window: int) -> pl.Expr:
+    """A `WINDOW` column of rows that are all of one window."""
+    return pl.lit(window, pl.Int64).alias(WINDOW)
+
+
+def counted(counters: Counters, **more: int) -> Counters:
+    """Counters with more counted."""
+    return replace(counters, **{name: getattr(counters, name) + int(value) for name, value in more.items()})
+
+
+def require_same_time(base: Manifest, directory: Path, fired_until: int) -> None:
+    """`CorruptState` when a version has fired windows that its checkpoint has not."""
+    if (base.fired_until or NEVER) > fired_until:
+        raise CorruptState(
+            f"version {base.version} in {directory} has fired windows until {base.fired_until}, the checkpoint "
+            f"only until {fired_until}: they do not belong together. Restore both from the same copy."
         )
 
 

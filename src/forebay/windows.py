@@ -1,4 +1,4 @@
-"""Aligned windows and the slices they are stored as. All times are int64 microseconds since the epoch.
+"""Window functions. All times are int64 microseconds since the epoch.
 
 A tumbling or sliding window function cuts time into *slices*, the longest intervals that no window boundary divides.
 Their length is the greatest common divisor of size and slide, and every window is a whole number of slices. A row is
@@ -8,12 +8,19 @@ stored once, in its slice, whatever the number of windows that contain it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 Times = npt.NDArray[np.int64]
+
+TIME = "time"
+"""The column of event times that pack reads: a timestamp, or NULL."""
+
+HIGH, LOW, START, END, ETT = "high", "low", "start", "end", "ett"
+"""More columns beside the plan's: the identity of the key; bounds and estimated trigger time of the row's window."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +81,99 @@ class AlignedWindows:
         ends = starts + self.size
         due = (starts >= self.first_window(slices)[:, None]) & (ends > after) & (ends <= until)
         return [int(start) for start in np.unique(starts[due])]
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """Sessions: rows of a key that are no further apart than a gap. Each row brings its own gap, so none is here."""
+
+
+@dataclass(frozen=True)
+class CustomWindows:
+    """Windows of a user's own.
+
+    Attributes
+    ----------
+    assigner : callable
+        Maps instants (an int64 array of microseconds) to the start and the end of each instant's window.
+    merging : bool
+        Whether windows of one key that touch become one.
+    shared : bool
+        Whether windows are shared by all keys, and stored so.
+    ett : callable or None
+        Maps starts, ends and instants to estimated trigger times; None for the ends.
+    """
+
+    assigner: Callable[[Times], tuple[npt.ArrayLike, npt.ArrayLike]]
+    merging: bool = False
+    shared: bool = False
+    ett: Callable[[Times, Times, Times], npt.ArrayLike] | None = None
+
+
+@dataclass(frozen=True)
+class CountWindows:
+    """Windows over the rows of each key, which are numbered from 0 in order of arrival.
+
+    Attributes
+    ----------
+    size, slide : int
+        Window ``k`` has the rows ``[k * slide, k * slide + size)``.
+    accumulating : bool
+        All windows begin at row 0 instead, so each has the rows of those before it; ``slide`` is ``size`` then.
+
+    Examples
+    --------
+    >>> windows = CountWindows(size=4, slide=2)
+    >>> windows.complete(np.array([3, 4, 7])).tolist()
+    [0, 1, 2]
+    >>> windows.bounds(np.array([0, 1])).tolist()
+    [[0, 4], [2, 6]]
+    """
+
+    size: int
+    slide: int
+    accumulating: bool = False
+
+    @property
+    def slice_length(self) -> int:
+        return math.gcd(self.size, self.slide)
+
+    def slice_starts(self, numbers: Times) -> Times:
+        """The first row of the slice of each row."""
+        return numbers // self.slice_length * self.slice_length
+
+    def complete(self, rows: Times) -> Times:
+        """How many windows are complete after so many rows."""
+        return np.maximum(0, (rows - self.size) // self.slide + 1)
+
+    def bounds(self, windows: Times) -> npt.NDArray[np.int64]:
+        """First row, and the one after the last, of windows by number."""
+        starts = np.zeros_like(windows) if self.accumulating else windows * self.slide
+        return np.stack([starts, windows * self.slide + self.size], axis=1)
+
+    def first_window(self, slices: Times) -> Times:
+        """The first window that has the rows of each slice."""
+        return np.maximum(0, -(-(slices + self.slice_length - self.size) // self.slide))
+
+    def last_window(self, slices: Times) -> Times:
+        """The last window that has the rows of each slice."""
+        return np.full_like(slices, np.iinfo(np.int64).max) if self.accumulating else slices // self.slide
+
+
+@dataclass(frozen=True)
+class GlobalWindow:
+    """One window per key, which never ends by itself.
+
+    Attributes
+    ----------
+    every : int or None
+        It fires every so many microseconds of processing time, for the keys that have had rows since; None: at the end.
+    purging : bool
+        Whether its rows go when it fires.
+    """
+
+    every: int | None = None
+    purging: bool = False
+
+
+Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow

@@ -30,6 +30,9 @@ class Aggregation:
         The key columns.
     aggregates : sequence of BoundAggregate
         What is computed, in the order of the result columns.
+    carried : sequence of str
+        Columns that are equal in all rows of a group, and are kept. Where a number says which key a row has, the key columns
+        are carried, which is cheaper than to group by them.
 
     Examples
     --------
@@ -44,13 +47,20 @@ class Aggregation:
 
     keys: tuple[str, ...]
     aggregates: tuple[BoundAggregate, ...]
+    carried: tuple[str, ...] = ()
     _parts: Mapping[str, incremental.Part] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts: dict[str, incremental.Part] = {}
         for aggregate in self.aggregates:
             parts |= FUNCTIONS[aggregate.function].parts(aggregate)
+        parts |= {name: incremental.Part(pl.col(name).first(), pl.Expr.first) for name in self.carried}
         object.__setattr__(self, "_parts", parts)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of partial aggregates."""
+        return (*self.keys, ROWS, *self._parts)
 
     def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates of rows, one row per key (and per value of the columns ``by``), with a `ROWS` column."""
@@ -67,7 +77,8 @@ class Aggregation:
         return [FUNCTIONS[aggregate.function].finish(aggregate, partials) for aggregate in self.aggregates]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"keys": self.keys, "aggregates": self.aggregates}  # expressions are made again where it arrives
+        names = ("keys", "aggregates", "carried")
+        return {name: getattr(self, name) for name in names}  # expressions are made again where it arrives
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():

@@ -23,14 +23,13 @@ from forebay.aggregates.bound import HOLISTIC
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
-from forebay.patterns import Choice, choose
+from forebay.patterns import Choice, Pattern, choose
 from forebay.spark.conf import Conf
-from forebay.spark.inputs import Inputs, require_supported
+from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.layout import Layout
-from forebay.spark.pack import HASH, TIME
-from forebay.spark.timewindows import TimeWindow
-from forebay.store.options import Options
+from forebay.spark.timewindows import CustomWindow, Window, text_of
 from forebay.windowing import WindowPlan
+from forebay.windows import HIGH, LOW, TIME, AlignedWindows, GlobalWindow
 
 WATERMARK = "spark.watermarkDelayMs"
 """The key under which Spark keeps a watermark's delay in its column's metadata."""
@@ -48,20 +47,30 @@ class BoundOperator:
 
 
 def bind(
-    df: DataFrame, window: TimeWindow, keys: Sequence[Column | str], aggregates: Sequence[Aggregate | Apply], conf: Conf
+    df: DataFrame, window: Window, keys: Sequence[Column | str], aggregates: Sequence[Aggregate | Apply], conf: Conf
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
     apply = _only_apply(aggregates)
     named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
-    _require_columns(df, [window.time_column, *keys, *(argument for each in named for argument in each.arguments)])
-    windows = window.aligned(df.sparkSession)
-    time = _time(df, window)
+    times = [] if window.time_column is None else [window.time_column]
+    _require_columns(df, [*times, *keys, *(argument for each in named for argument in each.arguments)])
+    time = _time(df, window) if window.in_event_time else F.timestamp_micros(F.lit(0))
+    assignment = window.bind(df.sparkSession, time)
+    windows = assignment.windows
+    if df.isStreaming and windows == GlobalWindow():
+        raise InvalidArgument(
+            "the global window of a stream never ends. Give it a trigger: fb.global_window(fb.every('10 seconds')) or "
+            "fb.global_window(fb.every_rows(100))"
+        )
+    aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     with _analysis():
         spark_columns = [_spark_column(aggregate) for aggregate in named]
-        schema = df.groupBy(window.spark_column(), *key_columns).agg(*(spark_columns or [F.count("*")])).schema
-    window_and_keys, results = schema.fields[: 1 + len(keys)], schema.fields[1 + len(keys) :]
-    for field in window_and_keys[1:]:
+        grouped = ([] if assignment.result is None else [assignment.result]) + key_columns
+        schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
+    window_and_keys, results = schema.fields[: len(grouped)], schema.fields[len(grouped) :]
+    key_fields = window_and_keys[len(grouped) - len(keys) :]
+    for field in key_fields:
         require_supported(field.dataType, f"the key {field.name}")
     key_names = tuple(f"k{position}" for position in range(len(keys)))
 
@@ -71,17 +80,24 @@ def bind(
         results = _own_fields(apply)
         shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
         aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
-        choice = choose([f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"])
+        holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
     else:
         bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
-        choice = choose([_text(_unnamed(aggregate)) for aggregate in named if aggregate.function in HOLISTIC])
+        holistic = [text_of(_unnamed(aggregate)) for aggregate in named if aggregate.function in HOLISTIC]
+    choice = choose(holistic, aligned=aligned)
+    if isinstance(window, CustomWindow) and window.hint == "rmw" and holistic:
+        raise InvalidArgument(f"the window's hint is 'rmw', but {choice.reason}; leave the hint out")
     schema = T.StructType([*window_and_keys, *results])
-    hashed = F.xxhash64(*key_columns) if keys else F.lit(0).cast("long")
+    high, low = identity(key_columns, [field.dataType for field in key_fields])
+    placed = {} if choice.pattern is Pattern.AAR else {LOW: low}
     kept = [*(column.alias(name) for name, column in zip(key_names, key_columns, strict=True)), *inputs.columns]
     kept = kept or [F.lit(True).alias("a0")]  # a batch without columns would have no rows either
     return BoundOperator(
-        projection=[time.alias(TIME), hashed.alias(HASH), *kept],
+        projection=[
+            *(column.alias(name) for name, column in {TIME: time, HIGH: high, **placed, **assignment.columns}.items()),
+            *kept,
+        ],
         plan=WindowPlan(
             windows,
             pa.schema([(field.name, field.type) for field in _arrow(df.select(*kept).schema)]),
@@ -89,14 +105,13 @@ def bind(
             aggregation,
             choice.pattern,
             _arrow(schema),
-            Options(conf.memory_mb << 20, conf.retain_batches),
+            conf.options,
         ),
         schema=schema,
         layout={
-            "window": f"window({_text(window.time_column)}, {_seconds(windows.size)}, every {_seconds(windows.slide)}, "
-            f"from {_seconds(windows.offset)})",
-            "keys": [f"{_text(k)} {f.dataType.simpleString()}" for k, f in zip(keys, window_and_keys[1:], strict=True)],
-            "aggregates": [_text(_unnamed(aggregate)) for aggregate in named] or ["apply"],
+            "window": assignment.text,
+            "keys": [f"{text_of(k)} {f.dataType.simpleString()}" for k, f in zip(keys, key_fields, strict=True)],
+            "aggregates": [text_of(_unnamed(aggregate)) for aggregate in named] or ["apply"],
             "inputs": inputs.types,
             "pattern": choice.pattern.name,
             "instancesPerPartition": conf.instances_per_partition,
@@ -115,14 +130,22 @@ def _require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
                 raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
 
 
-def _time(df: DataFrame, window: TimeWindow) -> Column:
+def _time(df: DataFrame, window: Window) -> Column:
     """The time column. On a stream it must have a watermark."""
-    time = F.col(window.time_column) if isinstance(window.time_column, str) else window.time_column
+    column = window.time_column
+    if column is None:
+        column = next((f"`{field.name}`" for field in df.schema.fields if WATERMARK in field.metadata), None)
+    if column is None:
+        raise MissingWatermark(
+            "no column has a watermark, so the window does not know which one is the event time. "
+            "Write df.withWatermark(...), or name the column with timeColumn=."
+        )
+    time = F.col(column) if isinstance(column, str) else column
     with _analysis():
         field = df.select(time).schema.fields[0]
     if not isinstance(field.dataType, T.TimestampType | T.TimestampNTZType):
         raise UnsupportedType(
-            f"the time column {field.name} is a {field.dataType.simpleString()}; fb.window needs a timestamp. "
+            f"the time column {field.name} is a {field.dataType.simpleString()}; a window needs a timestamp. "
             "Convert it with pyspark.sql.functions.to_timestamp before withWatermark."
         )
     if df.isStreaming and WATERMARK not in field.metadata:
@@ -172,14 +195,6 @@ def _unnamed(aggregate: Aggregate) -> Column:
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column
-
-
-def _seconds(microseconds: int) -> str:
-    return f"{microseconds} us" if microseconds % 1_000_000 else f"{microseconds // 1_000_000} s"
-
-
-def _text(column: Column | str) -> str:
-    return column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
 
 
 @contextlib.contextmanager

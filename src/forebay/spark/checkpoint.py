@@ -31,6 +31,7 @@ from forebay.store import filenames
 
 CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
+OUTPUT_MODE = PREFIX + "internal.outputMode"
 DIRECTORY = "forebay"
 MARK = re.compile(r"forebay_([0-9a-f]{12})")
 """An operator's output column is named so; thereby a query's plan tells which layouts it has."""
@@ -70,10 +71,20 @@ def state_root(configured: str | None) -> Path:
     """In a task: the state directory of its query; raises what the listener found wrong with it."""
     refused = worker.local_property(REFUSED)
     if refused:
-        raise LayoutChanged(refused)
+        raise (UnsupportedConfiguration if refused.startswith("outputMode") else LayoutChanged)(refused)
     location = worker.local_property(CHECKPOINT)
     query = worker.local_property("sql.streaming.queryId")
     return _root(configured, location, query)
+
+
+def updating() -> bool:
+    """In a task: whether its query runs in update mode."""
+    return worker.local_property(OUTPUT_MODE) == "Update"
+
+
+def layout_in(layout: Layout, *, updating: bool) -> Layout:
+    """The layout of state in append or update mode, which store it in different ways."""
+    return {**layout, "outputMode": "update"} if updating else layout
 
 
 def root_of(query: StreamingQuery) -> Path:
@@ -104,11 +115,25 @@ def _execution(query: StreamingQuery) -> Any:
     return query._jsq.streamingQuery()
 
 
-def _mismatch(root: Path, plan: str) -> str | None:
+def _impossible(mode: str, plan: str) -> str | None:
+    """Why the operators of a plan cannot run in an output mode, or None."""
+    if mode == "Append":
+        return None
+    for operator in operators(plan):
+        layout = operator.layout
+        if mode != "Update" or layout["pattern"] != "RMW" or not layout["window"].startswith("window("):
+            return (
+                f"outputMode({mode.lower()!r}) is not possible for {layout['window']} with {', '.join(layout['aggregates'])}: "
+                'only tumbling and sliding windows with incremental aggregates can run in update mode. Use outputMode("append").'
+            )
+    return None
+
+
+def _mismatch(root: Path, plan: str, *, updating: bool) -> str | None:
     """What differs between the layouts on disk and those in the plan, or None when every one on disk is in the plan."""
-    names = MARK.findall(plan)
+    here = [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
+    names = [*map(layouts.layout_id, here), *([] if here else MARK.findall(plan))]
     strangers = [path.parent.name for path in root.glob(f"*/{filenames.LAYOUT}") if path.parent.name not in names]
-    here = [operator.layout for operator in operators(plan)]
     if not strangers or not here:
         return None
     return str(layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here)))
@@ -133,7 +158,9 @@ class _Starts(StreamingQueryListener):
             return
         conf = execution.sparkSessionForStream().conf()
         conf.set(CHECKPOINT, execution.resolvedCheckpointRoot())
-        refused = _mismatch(root_of(query), plan)
+        mode = execution.outputMode().toString()
+        conf.set(OUTPUT_MODE, mode)
+        refused = _impossible(mode, plan) or _mismatch(root_of(query), plan, updating=mode == "Update")
         if refused:
             conf.set(REFUSED, refused)
         else:

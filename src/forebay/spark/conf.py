@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+from forebay.store.options import Options
 
 PREFIX = "spark.forebay."
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -35,12 +36,21 @@ class Conf:
         ``spark.forebay.retainBatches``: versions of the state that stay readable.
     state_directory : str or None
         ``spark.forebay.stateDirectory``: where state lives, instead of ``<checkpointLocation>/forebay``.
+    write_buffer_mb : int or None
+        ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
+    read_batch_ratio : float
+        ``spark.forebay.readBatchRatio``: the share of open windows that is read ahead of time.
+    max_space_amplification : float
+        ``spark.forebay.maxSpaceAmplification``: bytes on disk over live bytes above which state is compacted.
     """
 
     memory_mb: int = 256
     instances_per_partition: int = 2
     retain_batches: int = 2
     state_directory: str | None = None
+    write_buffer_mb: int | None = None
+    read_batch_ratio: float = 0.02
+    max_space_amplification: float = 1.5
 
     @classmethod
     def of(cls, session: SparkSession) -> Conf:
@@ -50,7 +60,24 @@ class Conf:
             instances_per_partition=_integer(session, "instancesPerPartition", cls.instances_per_partition, 1),
             retain_batches=_integer(session, "retainBatches", cls.retain_batches, 2),
             state_directory=_directory(session),
+            write_buffer_mb=_integer(session, "writeBufferMB", 0, 0) or None,
+            read_batch_ratio=_number(session, "readBatchRatio", cls.read_batch_ratio),
+            max_space_amplification=_number(session, "maxSpaceAmplification", cls.max_space_amplification),
         )
+
+    @property
+    def options(self) -> Options:
+        """The limits of one store instance; `UnsupportedConfiguration` for values that no store can keep."""
+        try:
+            return Options(
+                memory_bytes=self.memory_mb << 20,
+                retain_versions=self.retain_batches,
+                write_buffer_bytes=(self.write_buffer_mb or 0) << 20,
+                read_batch_ratio=self.read_batch_ratio,
+                max_space_amplification=self.max_space_amplification,
+            )
+        except ValueError as error:
+            raise UnsupportedConfiguration(f"{error} (settings under {PREFIX})") from error
 
 
 def require_rocksdb(session: SparkSession) -> None:
@@ -92,6 +119,14 @@ def _integer(session: SparkSession, name: str, default: int, least: int) -> int:
     if value < least:
         raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number of at least {least}")
     return value
+
+
+def _number(session: SparkSession, name: str, default: float) -> float:
+    text = session.conf.get(PREFIX + name, str(default)) or ""
+    try:
+        return float(text)
+    except ValueError:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a number, for example {default}") from None
 
 
 def local_path(location: str) -> Path | None:

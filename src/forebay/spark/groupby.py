@@ -17,8 +17,8 @@ from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, worker
 from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
-from forebay.spark.operator import PAYLOAD, WindowOperator
-from forebay.spark.timewindows import TimeWindow
+from forebay.spark.operator import PAYLOAD, WindowOperator, clock_of
+from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, WholeKey, Window
 
 if TYPE_CHECKING:
     from forebay.spark.binding import BoundOperator
@@ -31,7 +31,7 @@ _VNODE = "vnode"
 class GroupedStream:
     """A DataFrame grouped by window and keys. Made by `groupBy`."""
 
-    def __init__(self, df: DataFrame, window: TimeWindow, keys: tuple[Column | str, ...]) -> None:
+    def __init__(self, df: DataFrame, window: Window, keys: tuple[Column | str, ...]) -> None:
         self._df = df
         self._window = window
         self._keys = keys
@@ -47,8 +47,9 @@ class GroupedStream:
         Returns
         -------
         DataFrame
-            ``window``, the keys, the aggregates. Streaming if the input is: a window's rows are emitted once, when the
-            watermark passes its end (``outputMode("append")``). Otherwise every window is emitted.
+            The window, the keys, the aggregates. Streaming if the input is: a result is emitted once, when its window fires
+            (``outputMode("append")``); or, for tumbling and sliding windows with incremental aggregates, in every micro-batch
+            that changes it (``outputMode("update")``). Of a batch DataFrame every window is emitted that would ever fire.
 
         Raises
         ------
@@ -67,15 +68,15 @@ class GroupedStream:
         return _stream(self._df, bound, conf) if self._df.isStreaming else _batch(self._df, bound, conf)
 
 
-def groupBy(df: DataFrame, window: TimeWindow, *keys: Column | str) -> GroupedStream:
+def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream:
     """Group a stream by windows over event time and, within them, by keys.
 
     Parameters
     ----------
     df : DataFrame
         A streaming DataFrame whose time column has a watermark, or a batch DataFrame.
-    window : TimeWindow
-        The window function, see `window`.
+    window : Window
+        The window function: `window`, `session_window`, `count_window`, `global_window` or `custom_window`.
     *keys : Column or str
         Key columns or expressions, none to aggregate all rows of a window. NULL is a key like any other.
 
@@ -107,7 +108,7 @@ def groupBy(df: DataFrame, window: TimeWindow, *keys: Column | str) -> GroupedSt
             f"groupBy() got a {type(df).__module__}.{type(df).__name__}; forebay needs a DataFrame of a classic Spark "
             "session. Spark Connect sessions are not supported."
         )
-    if not isinstance(window, TimeWindow):
+    if not isinstance(window, TimeWindow | SessionWindow | CountWindow | WholeKey | CustomWindow):
         raise InvalidArgument(f"groupBy() got {window!r} for its window; write for example fb.window('time', '1 hour')")
     return GroupedStream(df, window, keys)
 
@@ -115,12 +116,13 @@ def groupBy(df: DataFrame, window: TimeWindow, *keys: Column | str) -> GroupedSt
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
     output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory))
-    operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
+    clock = clock_of(bound.plan)
+    operator = WindowOperator(plan, bound.layout, conf.state_directory, output, clock)
     return (
         df.select(*bound.projection)
         .mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
         .groupBy(_VNODE)
-        .transformWithStateInPandas(operator, f"{output} binary", "append", "eventTime")
+        .transformWithStateInPandas(operator, f"{output} binary", "append", clock.value)
         .mapInArrow(_unpack, bound.schema)
     )
 
@@ -145,7 +147,8 @@ def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
         loaded = worker.loads(plan)
         from forebay.spark.pack import pack
 
-        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances):
+        updating = streaming and checkpoint.updating()
+        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances, updating=updating):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [_VNODE, PAYLOAD])
 
     return packer
@@ -163,11 +166,11 @@ def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
         from pathlib import Path
 
         loaded = worker.loads(plan)
-        from forebay.windowing import END_OF_TIME, WindowInstance
+        from forebay.windowing import END_OF_TIME, NEVER, open_instance
 
         with (
             tempfile.TemporaryDirectory(prefix="forebay-") as directory,
-            contextlib.closing(WindowInstance(loaded, Path(directory), None)) as instance,
+            contextlib.closing(open_instance(loaded, Path(directory), None, NEVER)) as instance,
         ):
             for group in groups:
                 for blob in group[PAYLOAD].drop_null():

@@ -107,6 +107,31 @@ class Inputs:
         return {"precision": precision, "tables": tables}
 
 
+def identity(keys: list[Column], kinds: list[T.DataType]) -> tuple[Column, Column]:
+    """128 bits that identify a key, as two bigints. The first also decides its virtual node.
+
+    They are two hashes of a sequence of values that no other key has. Equal keys in the sense of ``groupBy`` have equal ones.
+    """
+    values = [value for key, kind in zip(keys, kinds, strict=True) for value in _sequence(key, kind)]
+    if not values:
+        return F.lit(0).cast("long"), F.lit(0).cast("long")
+    return F.xxhash64(*values), F.xxhash64(F.lit(_SECOND_HASH), *values)
+
+
+_SECOND_HASH = "forebay"
+
+
+def _sequence(value: Column, kind: T.DataType) -> list[Column]:
+    """Values that together tell one value of a type from all others; Spark's hash leaves NULLs out."""
+    if isinstance(kind, T.StructType):
+        fields = [part for f in kind.fields for part in _sequence(value.getField(f.name), f.dataType)]
+        return [value.isNull(), *fields]
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return [value.isNull(), F.size(value), F.transform(value, lambda each: F.struct(*_sequence(each, element)))]
+    return [value.isNull(), value]
+
+
 def require_supported(kind: T.DataType, what: str) -> None:
     """`UnsupportedType` unless values of the type can be kept in state; ``what`` names the column in the message."""
     if isinstance(kind, T.ArrayType):

@@ -7,6 +7,7 @@ commits tokens exactly once, and the store's files follow them: a batch always s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
     from forebay.windowing import WindowPlan
 
 PAYLOAD = "payload"
+
+
+class Clock(Enum):
+    """What tells an operator that time has passed; the values are Spark's time modes."""
+
+    WATERMARK = "eventTime"
+    WALL = "processingTime"
+    NONE = "none"
+
+
+def clock_of(plan: WindowPlan) -> Clock:
+    """The clock that the windows of a plan follow."""
+    from forebay.windows import CountWindows, GlobalWindow
+
+    if isinstance(plan.windows, GlobalWindow):
+        return Clock.WALL
+    return Clock.NONE if isinstance(plan.windows, CountWindows) else Clock.WATERMARK
 
 
 class WindowOperator(StatefulProcessor):
@@ -38,9 +56,12 @@ class WindowOperator(StatefulProcessor):
         Where state lives, if not in the checkpoint.
     output : str
         The name of the column of blobs that it emits.
+    clock : Clock
+        What tells it the time.
     """
 
-    def __init__(self, plan: bytes, layout: dict[str, Any], state_directory: str | None, output: str) -> None:
+    def __init__(self, plan: bytes, layout: dict[str, Any], state_directory: str | None, output: str, clock: Clock) -> None:
+        self._clock = clock
         self._pickled = plan
         self._output = output
         self._layout = layout
@@ -70,27 +91,51 @@ class WindowOperator(StatefulProcessor):
 
         if self._plan is None:
             self._plan = worker.loads(self._pickled)
-        from forebay.windowing import NEVER, WindowInstance
+        from forebay.windowing import NEVER, open_instance
 
         root = checkpoint.state_root(self._state_directory)
+        updating = checkpoint.updating()
+        layout = checkpoint.layout_in(self._layout, updating=updating)
         token, fired_until, timer = self._state.get() or (None, NEVER, None)
-        location = Location.parse(root, token, self._layout) if token else Location.new(root, vnode, self._layout)
-        instance = WindowInstance(self._plan, location.directory, location.version, fired_until)
-        watermark = timer_values.getCurrentWatermarkInMs()
+        location = Location.parse(root, token, layout) if token else Location.new(root, vnode, layout)
+        instance = open_instance(self._plan, location.directory, location.version, fired_until, updating=updating)
+        now = self._now(timer_values)
         try:
             for frame in rows:
                 for blob in frame[PAYLOAD].dropna():
                     batches, partial = blobs.read(blob)
                     for batch in batches:
                         instance.ingest(batch, partial=partial)
-            if watermark > 0:  # Spark's watermark is 0 until there is one
-                fired_until = watermark * 1000
+            if now is not None:
+                fired_until = now * 1000
                 for blob in blobs.write_all(instance.fire(fired_until)):
                     yield pd.DataFrame({self._output: [blob]})
             version = instance.commit()
         finally:
             instance.close()
+        following = self._following(now)
         if timer is not None:
             self._handle.deleteTimer(timer)
-        self._handle.registerTimer(watermark + 1)
-        self._state.update((str(location.at(version)) if version else None, fired_until, watermark + 1))
+        if following is not None:
+            self._handle.registerTimer(following)
+        self._state.update((str(location.at(version)) if version else None, fired_until, following))
+
+    def _now(self, timer_values: TimerValues) -> int | None:
+        """Milliseconds on the operator's clock; None before there is a watermark."""
+        if self._clock is Clock.WALL:
+            return int(timer_values.getCurrentProcessingTimeInMs())
+        if self._clock is Clock.NONE:
+            return 0
+        return int(timer_values.getCurrentWatermarkInMs()) or None  # Spark's watermark is 0 until there is one
+
+    def _following(self, now: int | None) -> int | None:
+        """When the operator has to run even if no row comes, in milliseconds."""
+        from forebay.windows import GlobalWindow
+
+        assert self._plan is not None
+        if self._clock is Clock.NONE:
+            return None
+        if isinstance(self._plan.windows, GlobalWindow) and self._plan.windows.every is not None and now is not None:
+            every = -(-self._plan.windows.every // 1000)
+            return (now // every + 1) * every
+        return (now or 0) + 1

@@ -7,20 +7,21 @@ shuffles a handful of blobs. Where the aggregates have partial results and combi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay.aggregates.aggregation import Aggregation
+from forebay.errors import InvalidArgument
 from forebay.patterns import Pattern
 from forebay.spark.blobs import BlobWriter
 from forebay.spark.vnodes import vnode_ids
 from forebay.store.aligned import SLICE
 from forebay.windowing import WindowPlan, partial_batch
-
-TIME, HASH = "time", "hash"
-"""Columns of the input: event time (a timestamp, or NULL), and a hash of the key that is equal for equal keys."""
+from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, CustomWindows, Times
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 """A chunk is complete when it has so many rows or bytes."""
@@ -32,7 +33,7 @@ _CELL = "cell"
 
 
 def pack(
-    batches: Iterator[pa.RecordBatch], plan: WindowPlan, partitions: int, instances: int
+    batches: Iterator[pa.RecordBatch], plan: WindowPlan, partitions: int, instances: int, *, updating: bool = False
 ) -> Iterator[tuple[int, bytes | None]]:
     """Blobs of a task's rows, each with the id of its virtual node. Rows without a time belong to no window.
 
@@ -41,18 +42,25 @@ def pack(
     """
     vnodes = vnode_ids(partitions, instances)
     writers = [BlobWriter() for _ in vnodes]
-    combine = plan.pattern is Pattern.RMW
+    combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
+    combined = plan
+    if updating and isinstance(plan.aggregation, Aggregation):
+        combined = replace(plan, aggregation=replace(plan.aggregation, carried=(HIGH, LOW)))
     for chunk in _chunks(batches):
         cells = Cells.of(chunk, plan, len(vnodes))
-        rows = _normalized(chunk.drop_columns([TIME, HASH]), plan)
+        rows = _normalized(chunk, plan)
+        if updating or not isinstance(plan.windows, AlignedWindows):
+            for name, values in _placed(chunk, plan).items():
+                rows = rows.append_column(name, values)
         if combine:
-            packed = partial_batch(plan, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
+            packed = partial_batch(combined, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
             codes = packed[_CELL].to_numpy()
             packed = packed.drop_columns([_CELL])
         else:
             order = np.argsort(cells.codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
             packed, codes = rows.take(pa.array(order)), cells.codes[order]
-        packed = packed.append_column(SLICE, pa.array(cells.slices(codes)))
+        if isinstance(plan.windows, AlignedWindows):
+            packed = packed.append_column(SLICE, pa.array(cells.slices(codes)))
         cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
         for position in np.flatnonzero(cuts[1:] > cuts[:-1]):
             begin, end = int(cuts[position]), int(cuts[position + 1])
@@ -75,11 +83,14 @@ class Cells:
 
     @classmethod
     def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int) -> Cells:
-        length = plan.windows.slice_length
-        slices = plan.windows.slice_starts(chunk[TIME].cast(pa.int64()).to_numpy())
-        first, last = int(slices.min()), int(slices.max())
+        if isinstance(plan.windows, AlignedWindows):
+            length = plan.windows.slice_length
+            slices = plan.windows.slice_starts(chunk[TIME].cast(pa.int64()).to_numpy())
+            first, last = int(slices.min()), int(slices.max())
+        else:  # rows have no slices: all are in one
+            length, first, last, slices = 1, 0, 0, np.zeros(1, np.int64)
         span = (last - first) // length + 1
-        vnode = (chunk[HASH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
+        vnode = (chunk[HIGH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
         codes = vnode * span + (slices - first) // length if span > 1 else vnode
         return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, first, length, span)
 
@@ -112,7 +123,8 @@ def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
     Float keys have one zero and one NaN, as Spark groups and shows them.
     """
     columns = []
-    for field, column in zip(plan.packed, batch.columns, strict=True):
+    for field in plan.packed:
+        column = batch[field.name]
         if field.name in plan.keys and pa.types.is_floating(field.type):
             mask = np.asarray(column.is_null())
             values = column.to_numpy(zero_copy_only=False) + field.type.to_pandas_dtype()(0.0)  # -0.0 + 0.0 is 0.0
@@ -120,3 +132,33 @@ def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
             column = pa.array(values, field.type, mask=mask)
         columns.append(column if column.type.equals(field.type) else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=plan.packed)
+
+
+def _placed(chunk: pa.RecordBatch, plan: WindowPlan) -> dict[str, pa.Array]:
+    """What says which window of its key a row is in, by column name."""
+    columns = {HIGH: chunk[HIGH], LOW: chunk[LOW] if LOW in chunk.schema.names else chunk[HIGH]}
+    windows = plan.windows
+    if isinstance(windows, CustomWindows):
+        times = chunk[TIME].cast(pa.int64()).to_numpy()
+        start, end = windows.assigner(times)
+        columns |= {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
+        if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
+            raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")
+        if windows.ett is not None:
+            bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
+            columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
+        if windows.shared:
+            columns |= {HIGH: pa.array(np.zeros_like(times)), LOW: pa.array(np.zeros_like(times))}
+    elif END in chunk.schema.names:
+        columns |= {START: chunk[TIME].cast(pa.int64()), END: chunk[END].cast(pa.int64())}
+    return columns
+
+
+def _instants(values: npt.ArrayLike, times: Times, what: str) -> pa.Array:
+    array = np.asarray(values)
+    if array.shape != times.shape or array.dtype.kind not in "iu":
+        raise InvalidArgument(
+            f"a function of fb.custom_window gave {what} as {array.dtype} of shape {array.shape}; for {len(times)} instants "
+            f"it must give whole microseconds, of shape {times.shape}"
+        )
+    return pa.array(array.astype(np.int64))

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.options import Options
-from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.windows import Times
 
 SLICE = "slice"

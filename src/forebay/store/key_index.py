@@ -350,7 +350,10 @@ def _place_exact(c, directory, free, dirty, touched, scalars, high, low, start, 
                 if vacant < 0:
                     vacant = place
             elif (
-                c.low[slot] == low[row] and c.high[slot] == high[row] and c.start[slot] == start[row] and c.end[slot] == end[row]
+                c.low[slot] == low[row]
+                and c.high[slot] == high[row]
+                and c.start[slot] == start[row]
+                and c.end[slot] == end[row]
             ):
                 found = slot
                 break

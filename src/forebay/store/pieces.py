@@ -64,7 +64,7 @@ def cuts(rows: int, nbytes: int, extent_bytes: int, most: int | None = None) -> 
 
 
 @numba.njit(cache=True)
-def _find(c, marks, slot, generation, first, rows):  # type: ignore[no-untyped-def]  # noqa: ARG001
+def _find(c, marks, slot, generation, first, rows):  # type: ignore[no-untyped-def]
     hits = np.empty(len(slot), np.int64)
     count, found, live = 0, 0, 0
     for piece in range(len(slot)):
@@ -95,5 +95,3 @@ def _expand(hits, found, first, rows, parent, slot):  # type: ignore[no-untyped-
             roots[at] = owner
             at += 1
     return numbers, roots
-
-

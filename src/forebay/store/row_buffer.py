@@ -48,9 +48,7 @@ class RowBuffer:
             self._previous = _grown(self._previous, capacity, -1)
         if self._index.capacity > len(self._heads):
             self._heads = _grown(self._heads, self._index.capacity, -1)
-        _link(
-            self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots
-        )
+        _link(self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots)
         self._batches.append(batch)
         self._rows = rows
         self.nbytes += batch.nbytes

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numba
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -174,7 +175,7 @@ class UnalignedStore:
         if self._live and total > max(_LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
             self._counts.compactions += 1
             for number in [number for number in self._extents if number in self._live]:
-                rows = len_of(self._pieces[number])
+                rows = self._log.rows_of([number])
                 if self._live[number] * self.options.max_space_amplification < rows:
                     self._rewrite([number])
             self._log.compact(self.options.max_space_amplification)
@@ -192,12 +193,23 @@ class UnalignedStore:
         """Let go of files without committing."""
         self._log.close()
 
+    def bytes_of(self, slots: Slots) -> npt.NDArray[np.float64]:
+        """About how many bytes each window has on disk."""
+        return self.index.columns.stored[slots] * self._row_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the buffers and the key index, as far as they are in memory."""
+        if "index" not in self.__dict__:
+            return 0
+        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes
+
     @property
     def live_bytes(self) -> int:
         """Bytes on disk of rows that are needed, as far as scans have found out, and of the indexes."""
         dead = 0.0
         for number, live in self._live.items():
-            dead += self._log.bytes_of([number]) * (1 - live / max(1, len_of(self._pieces[number])))
+            dead += self._log.bytes_of([number]) * (1 - live / max(1, self._log.rows_of([number])))
         return int(self._log.bytes_of(self._log.groups.tolist()) - dead)
 
     @property
@@ -206,7 +218,7 @@ class UnalignedStore:
         counts = self._counts
         counts.zero_copy_bytes = self._log.zero_copy_bytes
         counts.disk_bytes, counts.live_bytes = self._log.disk_bytes, self.live_bytes
-        counts.memory_bytes = self._written.nbytes + self._prefetched.nbytes + self.index.nbytes
+        counts.memory_bytes = self.memory_bytes
         return counts
 
     # private ---------------------------------------------------------------------------------------------------------
@@ -251,9 +263,7 @@ class UnalignedStore:
             nearest = np.argpartition(ett, count)[:count]
             candidates, ett = candidates[nearest], ett[nearest]
         candidates = candidates[np.argsort(ett)]
-        rows = sum(len_of(self._pieces_of(number)) for number in self._extents)
-        row_bytes = self._log.bytes_of(self._extents) / max(1, rows)
-        room = self._room() / max(1.0, row_bytes)
+        room = self._room() / max(1.0, self._row_bytes)
         fitting = np.searchsorted(np.cumsum(self.index.columns.stored[candidates]), room, side="right")
         return candidates[:fitting]
 
@@ -277,6 +287,10 @@ class UnalignedStore:
             if batch.num_rows:
                 self._prefetched.append(batch, slots)
         return max(0, budget - self._prefetched.nbytes)
+
+    @property
+    def _row_bytes(self) -> float:
+        return self._log.bytes_of(self._extents) / max(1, self._log.rows_of(self._extents))
 
     def _fit_loaded(self) -> None:
         if len(self._loaded) < self.index.capacity:
@@ -350,11 +364,6 @@ class UnalignedStore:
             self._log.append((changes[-1] if changes else _CHANGES << _KIND) + 1, self.index.changes())
 
 
-def len_of(pieces: Pieces) -> int:
-    """Number of rows in an extent."""
-    return int(pieces.first[-1] + pieces.rows[-1]) if len(pieces.slot) else 0
-
-
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
     """Rows of windows as one frame with their windows; without columns when there are none."""
     if not parts:
@@ -391,5 +400,3 @@ def _mark_loaded(c, loaded, slots):  # type: ignore[no-untyped-def]
         while member >= 0:
             loaded[member] = c.generation[member]
             member = c.sibling[member]
-
-

@@ -1,0 +1,40 @@
+"""Stores that this process keeps open from one micro-batch to the next.
+
+A Python worker of Spark serves many batches, but which one gets a partition is up to Spark. So this is only a cache: what it
+saves is reading the key index, and the rows that were read ahead of time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from forebay.store.filenames import Version
+from forebay.store.unaligned import UnalignedStore
+
+_MOST = 16
+
+_open: OrderedDict[Path, UnalignedStore] = OrderedDict()
+
+
+def take(
+    directory: Path, version: Version | None, opened: Callable[[Path, Version | None], UnalignedStore]
+) -> UnalignedStore:
+    """The store in a directory at a version: the one that was kept, if it is at just that version, or else a new one.
+
+    It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
+    """
+    store = _open.pop(directory, None)
+    if store is not None and version is not None and store.base.version == version:
+        return store
+    return opened(directory, version)
+
+
+def keep(store: UnalignedStore) -> None:
+    """Keep a store that has just been committed, and let go of the ones used longest ago when memory runs short."""
+    _open[store.directory] = store
+    while len(_open) > _MOST or (
+        len(_open) > 1 and sum(s.memory_bytes for s in _open.values()) > store.options.memory_bytes
+    ):
+        _open.popitem(last=False)

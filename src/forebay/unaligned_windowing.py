@@ -1,0 +1,279 @@
+"""Windows that each key has of its own: sessions, custom windows, count windows, one global window; and update mode.
+
+All of them are a way to place rows in windows of the `UnalignedStore`, and a rule for when these fire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.patterns import Pattern
+from forebay.store import open_stores
+from forebay.store.aligned import LOAD_FACTOR, SLICE
+from forebay.store.filenames import Version
+from forebay.store.key_index import Slots
+from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.windowing import (
+    NEVER,
+    WINDOW,
+    Instance,
+    WindowPlan,
+    counted,
+    partial_batch,
+    require_same_time,
+    results,
+)
+from forebay.windows import (
+    END,
+    ETT,
+    HIGH,
+    LOW,
+    START,
+    AlignedWindows,
+    CountWindows,
+    CustomWindows,
+    GlobalWindow,
+    Times,
+)
+
+
+def of(plan: WindowPlan, directory: Path, version: Version | None, fired_until: int) -> Instance:
+    """The instance for the windows of a plan."""
+    if isinstance(plan.windows, CountWindows):
+        return CountInstance(plan, directory, version, fired_until)
+    if isinstance(plan.windows, GlobalWindow):
+        return GlobalInstance(plan, directory, version, fired_until)
+    return SessionInstance(plan, directory, version, fired_until)
+
+
+class _UnalignedInstance:
+    """What the instances have in common; see `forebay.windowing.Instance`."""
+
+    slices: tuple[str, ...] = ()
+    """What divides the rows of a window that are aggregated apart."""
+
+    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+        aggregation = plan.aggregation
+        shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
+        if isinstance(aggregation, Aggregation) and not shared:  # a window is of one key
+            aggregation = replace(aggregation, keys=(), carried=plan.keys)
+        self._plan = replace(plan, aggregation=aggregation)
+        self._incremental = plan.pattern is Pattern.RMW
+        self._store: UnalignedStore = open_stores.take(directory, version, self._opened)
+        require_same_time(self._store.base, directory, fired_until)
+        self._fired_until = fired_until
+        self.counters = self._store.base.counters
+
+    def commit(self) -> Version | None:
+        base = self._store.base
+        version = base.version
+        if self.counters != base.counters or base.stale:
+            version = self._store.commit(self._fired_until, self.counters)
+        open_stores.keep(self._store)
+        return version
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _opened(self, directory: Path, version: Version | None) -> UnalignedStore:
+        return UnalignedStore(directory, version, self._plan.options, self._merge if self._incremental else None)
+
+    def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
+        aggregation = self._plan.aggregation
+        assert isinstance(aggregation, Aggregation)
+        return aggregation.merge(partials, (SLOT, *self.slices))
+
+    def _append(self, rows: pl.DataFrame, slots: Slots, *, partial: bool = False) -> None:
+        """Store rows, or partial aggregates of them if the aggregates have such."""
+        if self._incremental and not partial:
+            placed = rows.with_columns(pl.Series(SLOT, self._store.index.roots(slots)))
+            batch = partial_batch(self._plan, placed, (SLOT, *self.slices))
+            slots = batch[SLOT].to_numpy()
+        else:
+            batch = pa.concat_batches(rows.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches())
+        self._store.append(batch.drop_columns([SLOT]) if SLOT in batch.schema.names else batch, slots)
+
+    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+        """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
+        sizes = np.cumsum(self._store.bytes_of(slots))
+        parts = sizes // (self._plan.options.memory_bytes // LOAD_FACTOR)
+        yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
+
+    def _results(self, rows: pl.DataFrame, bounds: npt.NDArray[np.int64] | None = None) -> Iterator[pa.RecordBatch]:
+        """Results of rows by their `WINDOW`: a position in ``bounds``, or a slot of the store."""
+        index = self._store.index
+        find: Callable[[Times], npt.NDArray[np.int64]] = index.windows if bounds is None else bounds.__getitem__
+        for batch in results(self._plan, rows, find, partial=self._incremental):
+            self._count(rows_out=batch.num_rows)
+            yield batch
+
+    def _count(self, **more: int) -> None:
+        self.counters = counted(self.counters, **more)
+
+
+class SessionInstance(_UnalignedInstance):
+    """Sessions and custom windows: they end in event time, each key's at a time of its own."""
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        end = batch[END].to_numpy()
+        late = end <= self._fired_until
+        self._count(rows_in=batch.num_rows, rows_late=np.count_nonzero(late))
+        if late.any():
+            batch = batch.filter(pa.array(~late))
+        if not batch.num_rows:
+            return
+        high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
+        ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
+        windows, index = self._plan.windows, self._store.index
+        merging = not isinstance(windows, CustomWindows) or windows.merging
+        slots = (index.place_merging if merging else index.place_exact)(high, low, start, end, ett)
+        self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        due = self._store.index.due(watermark)
+        for slots in self._fitting(due) if len(due) else ():
+            rows = self._store.get(slots)
+            yield from self._results(rows.rename({SLOT: WINDOW}))
+            self._store.remove(slots)
+        self._count(windows_fired=len(due))
+        self._fired_until = max(self._fired_until, watermark)
+
+
+class CountInstance(_UnalignedInstance):
+    """Count windows: they end with the rows of their key. Rows are stored by slice, as those of aligned windows are."""
+
+    slices = (SLICE,)
+
+    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+        assert isinstance(plan.windows, CountWindows)
+        self._windows = plan.windows
+        self._touched: list[Slots] = []
+        super().__init__(plan, directory, version, fired_until)
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        self._count(rows_in=batch.num_rows)
+        slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        slices = pl.Series(SLICE, self._windows.slice_starts(numbers))
+        self._append(pl.DataFrame(batch).select(self._plan.packed.names).with_columns(slices), slots)
+        self._touched.append(np.unique(slots))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        if self._touched:
+            columns = self._store.index.columns
+            touched = np.unique(np.concatenate(self._touched))
+            complete = self._windows.complete(columns.end[touched])
+            due = touched[complete > self._windows.complete(columns.start[touched])]
+            for slots in self._fitting(due) if len(due) else ():
+                yield from self._fire(slots)
+            self._touched.clear()
+        self._fired_until = max(self._fired_until, watermark)
+
+    def _fire(self, slots: Slots) -> Iterator[pa.RecordBatch]:
+        """Fire the windows of keys that have become complete, and put back the rows that later ones need."""
+        columns = self._store.index.columns
+        rows = self._store.get(slots)
+        owners, slices = rows[SLOT].to_numpy(), rows[SLICE].to_numpy()
+        complete = self._windows.complete(columns.end[owners])
+        first = np.maximum(self._windows.first_window(slices), self._windows.complete(columns.start[owners]))
+        last = np.minimum(self._windows.last_window(slices), complete - 1)
+        times = np.maximum(0, last - first + 1)
+        positions = np.repeat(np.arange(len(times)), times)
+        windows = np.repeat(first - np.cumsum(times) + times, times) + np.arange(len(positions))
+        pairs = pl.DataFrame({SLOT: owners[positions], WINDOW: windows})
+        distinct = pairs.unique(maintain_order=True).with_row_index("number")
+        numbers = pairs.join(distinct, on=[SLOT, WINDOW], how="left", maintain_order="left")["number"]
+        fired = rows[positions].drop(SLOT, SLICE).with_columns(numbers.cast(pl.Int64).alias(WINDOW))
+        yield from self._results(fired, self._windows.bounds(distinct[WINDOW].to_numpy()))
+        self._count(windows_fired=distinct.height)
+        columns.start[slots] = columns.end[slots]
+        self._store.renew(slots)
+        kept = rows.filter(pl.Series(self._windows.last_window(slices) >= complete))
+        if kept.height:
+            if self._windows.accumulating and self._incremental:
+                kept = self._merge(kept.with_columns(pl.lit(0, pl.Int64).alias(SLICE)))
+            stored = [name for name in rows.columns if name != SLOT]
+            self._append(kept.select(stored), kept[SLOT].to_numpy(), partial=True)
+
+
+class GlobalInstance(_UnalignedInstance):
+    """One window per key. It fires by the clock, which ``fire`` is given instead of the watermark."""
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        self._count(rows_in=batch.num_rows)
+        slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
+
+    def fire(self, now: int) -> Iterator[pa.RecordBatch]:
+        assert isinstance(self._plan.windows, GlobalWindow)
+        every, purging = self._plan.windows.every, self._plan.windows.purging
+        if every is not None and now // every <= self._fired_until // every:
+            return
+        columns = self._store.index.columns
+        live = self._store.index.live()
+        due = live[columns.end[live] > columns.start[live]]
+        for slots in self._fitting(due) if len(due) else ():
+            rows = self._store.get(slots)
+            yield from self._results(rows.rename({SLOT: WINDOW}))
+            if purging:
+                self._store.remove(slots)
+                continue
+            columns.start[slots] = columns.end[slots]
+            self._store.renew(slots)
+            if self._incremental:
+                rows = self._merge(rows)
+            self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)
+        self._count(windows_fired=len(due))
+        self._fired_until = now
+
+
+class UpdateInstance(_UnalignedInstance):
+    """Aligned windows of incremental aggregates in update mode: a micro-batch emits every aggregate that it has changed."""
+
+    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+        assert isinstance(plan.windows, AlignedWindows)
+        self._windows = plan.windows
+        self._touched: list[Slots] = []
+        super().__init__(plan, directory, version, fired_until)
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        windows, slices = self._windows, batch[SLICE].to_numpy()
+        starts = windows.windows_of(slices)
+        inside = starts >= windows.first_window(slices)[:, None]
+        open_ = inside & (starts + windows.size > self._fired_until)
+        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
+        late = ~open_.any(axis=1)
+        partly = ~late & (open_ != inside).any(axis=1)
+        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
+        if late.all():
+            return
+        rows = np.broadcast_to(np.arange(batch.num_rows)[:, None], starts.shape)[open_]
+        starts = starts[open_]
+        high, low = (batch[name].to_numpy()[rows] for name in (HIGH, LOW))
+        slots = self._store.index.place_exact(high, low, starts, starts + windows.size)
+        placed = pl.DataFrame(batch.drop_columns([HIGH, LOW, SLICE]))[rows]
+        if partial:
+            assert isinstance(self._plan.aggregation, Aggregation)
+            placed = placed.select(self._plan.aggregation.columns)
+        self._append(placed, slots, partial=partial)
+        self._touched.append(np.unique(slots))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        touched = np.unique(np.concatenate(self._touched)) if self._touched else np.empty(0, np.int32)
+        for slots in self._fitting(touched) if len(touched) else ():
+            merged = self._merge(self._store.get(slots))
+            yield from self._results(merged.rename({SLOT: WINDOW}))
+            self._store.renew(slots)
+            self._append(merged.drop(SLOT), merged[SLOT].to_numpy(), partial=True)
+        self._touched.clear()
+        due = self._store.index.due(watermark)
+        self._store.remove(due)
+        self._count(windows_fired=len(due))
+        self._fired_until = max(self._fired_until, watermark)
