@@ -196,7 +196,7 @@ def _moments(aggregate: BoundAggregate) -> Parts:
     name = _column(aggregate)
     values = pl.col(name)
     n, mean = pl.col(f"{name}.count"), pl.col(f"{name}.mean")
-    mean_of_all = (n * mean).sum() / n.sum()
+    mean_of_all = pl.when(n.sum() > 0).then((n * mean).sum() / n.sum())  # NULL, not NaN, when there is no value yet
     return {
         **_count(aggregate),
         f"{name}.mean": Part(values.mean(), lambda part: mean_of_all),

@@ -108,8 +108,8 @@ class WindowOperator(StatefulProcessor):
                         instance.ingest(batch, partial=partial)
             if now is not None:
                 fired_until = now * 1000
-                for blob in blobs.write_all(instance.fire(fired_until)):
-                    yield pd.DataFrame({self._output: [blob]})
+            for blob in blobs.write_all(instance.fire(fired_until)):
+                yield pd.DataFrame({self._output: [blob]})
             version = instance.commit()
         finally:
             instance.close()

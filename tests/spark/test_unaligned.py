@@ -1,0 +1,274 @@
+"""Sessions and update mode equal Spark's own streams over the same micro-batches; other windows equal a plain model."""
+
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+from streams import HOLISTIC, INCREMENTAL, SECOND, assert_same, generate, oracle, run, spark_columns, watermarks
+
+import forebay as fb
+
+STREAMED = [each for each in HOLISTIC if each.function != "count_distinct"]  # which Spark refuses in streams
+AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + STREAMED}
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("data"), keys=40, rows=800)
+
+
+@pytest.fixture
+def names(tmp_path):
+    plain = "".join(c if c.isalnum() else "_" for c in tmp_path.name)
+    return f"forebay_{plain}", f"spark_{plain}"
+
+
+def run_both(stream, tmp_path, names, window, spark_window, keys, aggregates, mode="append"):
+    """The same query in forebay and in Spark, over the same micro-batches."""
+    df = stream.streaming("5 seconds")
+    query = run(fb.groupBy(df, window, *keys).agg(*aggregates), tmp_path / "ours", names[0], mode)
+    other = run(df.groupBy(spark_window, *keys).agg(*spark_columns(aggregates)), tmp_path / "theirs", names[1], mode)
+    assert watermarks(query) == watermarks(other)
+    return query, stream.spark.table(names[0]), stream.spark.table(names[1])
+
+
+def varying_gap():
+    third = F.col("key") % 3
+    return F.when(third == 0, "2 seconds").when(third == 1, "9 seconds").otherwise("0 seconds")
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("gap", ["fixed", "varying"])
+def test_sessions(stream, tmp_path, names, gap, aggregates):
+    gap = "1 second" if gap == "fixed" else varying_gap()
+    windows = fb.session_window("ts", gap), F.session_window("ts", gap)
+    query, found, expected = run_both(stream, tmp_path, names, *windows, ["key"], aggregates)
+    assert assert_same(found, expected, 1) > 100
+    assert fb.progress(query).rows_late > 0
+
+
+@pytest.mark.parametrize("key", [["key", "k_string"], ["k_double"], ["k_array"], ["k_struct"], ["k_string", "k_binary"]])
+def test_sessions_of_all_kinds_of_keys(stream, tmp_path, names, key):
+    windows = fb.session_window("ts", "500 milliseconds"), F.session_window("ts", "500 milliseconds")
+    aggregates = [fb.count("*"), fb.sum("l"), fb.max("s"), fb.median("x")]
+    _, found, expected = run_both(stream, tmp_path, names, *windows, key, aggregates)
+    assert assert_same(found, expected, len(key)) > 50
+
+
+def test_sessions_without_keys(stream, tmp_path, names):
+    """Spark cannot stream these, but with a key that is always the same it can."""
+    aggregates = [fb.count("*"), fb.sum("l"), fb.median("x")]
+    run(
+        fb.groupBy(stream.streaming("5 seconds"), fb.session_window("ts", "9 milliseconds")).agg(*aggregates),
+        tmp_path,
+        names[0],
+    )
+    df = stream.streaming("5 seconds").groupBy(F.session_window("ts", "9 milliseconds"), (F.col("key") * 0).alias("one"))
+    run(df.agg(*spark_columns(aggregates)).drop("one"), tmp_path / "theirs", names[1])
+    assert assert_same(stream.spark.table(names[0]), stream.spark.table(names[1]), 0) > 100
+
+
+@pytest.mark.parametrize("aggregates", [[fb.count("*"), fb.sum("i")], [fb.median("x"), fb.collect_list("s")]])
+def test_sessions_of_many_keys(spark, tmp_path, names, aggregates):
+    many = generate(spark, tmp_path, keys=20_000, rows=30_000)
+    windows = fb.session_window("ts", "8 seconds"), F.session_window("ts", "8 seconds")
+    query, found, expected = run_both(many, tmp_path, names, *windows, ["key"], aggregates)
+    assert assert_same(found, expected, 1) > 10_000
+    assert fb.progress(query).rows_out == found.count()
+
+
+@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+def test_sessions_of_a_batch(stream, aggregates):
+    df = stream.static.where("ts is not null")
+    found = fb.groupBy(df, fb.session_window("ts", "1 second"), "key").agg(*aggregates)
+    assert assert_same(found, oracle(df, F.session_window("ts", "1 second"), ["key"], aggregates), 1) > 100
+
+
+@pytest.mark.parametrize("window", [("10 seconds",), ("25 seconds", "10 seconds", "3 seconds")])
+def test_update_mode(stream, tmp_path, names, window):
+    """Every micro-batch emits the results that it changed."""
+    windows = fb.window("ts", *window), F.window("ts", *window)
+    aggregates = [fb.count("*").alias("n"), fb.sum("i"), fb.max("s"), fb.min("dec"), fb.approx_count_distinct("u")]
+    query, found, expected = run_both(stream, tmp_path, names, *windows, ["key"], aggregates, "update")
+    rows = sorted(map(str, found.collect()))
+    assert rows == sorted(map(str, expected.collect()))
+    assert len(rows) > 400
+    assert fb.progress(query).rows_out == len(rows)
+
+
+def test_sessions_count_distinct_values(stream):
+    """Against the sizes of sets: where sessions merge, Spark counts a value again in its count(DISTINCT)."""
+    df = stream.static.where("ts is not null")
+    found = fb.groupBy(df, fb.session_window("ts", "1 second"), "key").agg(fb.count_distinct("s").alias("n"))
+    sizes = df.groupBy(F.session_window("ts", "1 second"), "key").agg(F.size(F.collect_set("s")).cast("long").alias("n"))
+    assert assert_same(found, sizes, 1) > 100
+
+
+def test_update_mode_of_what_it_cannot_do(stream, tmp_path, names):
+    medians = fb.groupBy(stream.streaming("5 seconds"), fb.window("ts", "10 seconds"), "key").agg(fb.median("x"))
+    with pytest.raises(Exception, match=r"outputMode\('update'\) is not possible.*median"):
+        run(medians, tmp_path, names[0], "update")
+
+
+def rows_by_key(stream):
+    """Rows of each key in the order in which a stream reads them: by file, and within it as written."""
+    rows = stream.static.select("key", "i", "u", "ts").orderBy("u").collect()
+    keys = defaultdict(list)
+    for row in rows:
+        keys[row.key].append(row)
+    return keys
+
+
+@pytest.mark.parametrize("slide", [3, 2, 1])
+@pytest.mark.parametrize("holistic", [False, True], ids=["incremental", "holistic"])
+def test_count_windows(stream, tmp_path, names, slide, holistic):
+    aggregate = fb.collect_list("u") if holistic else fb.sum("u")
+    df = fb.groupBy(stream.streaming("5 seconds"), fb.count_window(3, slide), "key").agg(aggregate.alias("value"))
+    run(df, tmp_path, names[0])
+    expected = {}
+    for key, rows in rows_by_key(stream).items():
+        values = [row.u for row in rows]
+        for start in range(0, len(values) - 2, slide):
+            window = values[start : start + 3]
+            expected[start, start + 3, key] = window if holistic else sum(window)
+    found = {(*row.count_window, row.key): row.value for row in stream.spark.table(names[0]).collect()}
+    assert found == expected
+    assert len(found) > 100
+
+
+@pytest.mark.parametrize("accumulate", [False, True], ids=["purging", "accumulating"])
+@pytest.mark.parametrize("holistic", [False, True], ids=["incremental", "holistic"])
+def test_a_global_window_every_so_many_rows(stream, tmp_path, names, accumulate, holistic):
+    aggregate = fb.collect_list("u") if holistic else fb.sum("u")
+    window = fb.global_window(fb.every_rows(7), accumulate)
+    run(fb.groupBy(stream.streaming("5 seconds"), window, "key").agg(aggregate.alias("value")), tmp_path, names[0])
+    expected = set()
+    for key, rows in rows_by_key(stream).items():
+        values = [row.u for row in rows]
+        for end in range(7, len(values) + 1, 7):
+            window = values[:end] if accumulate else values[end - 7 : end]
+            expected.add((key, tuple(window) if holistic else sum(window)))
+    rows = stream.spark.table(names[0]).collect()
+    found = {(row.key, tuple(row.value) if holistic else row.value) for row in rows}
+    assert found == expected
+    assert len(rows) == len(found) > 100
+
+
+@pytest.mark.parametrize("accumulate", [False, True], ids=["purging", "accumulating"])
+def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
+    """Spark runs a query with processing time triggers until it is stopped, so results are awaited."""
+    window = fb.global_window(fb.every("1 second"), accumulate)
+    df = fb.groupBy(stream.streaming("5 seconds"), window, "key").agg(fb.sum("u").alias("sum"), fb.median("u").alias("m"))
+    writer = df.writeStream.format("memory").queryName(names[0]).option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    expected = {key: sum(row.u for row in rows) for key, rows in rows_by_key(stream).items()}
+    try:
+        for _ in range(100):
+            query.awaitTermination(1)
+            totals = defaultdict(list)
+            for row in stream.spark.table(names[0]).collect():
+                totals[row.key].append(row["sum"])
+            last = {key: max(sums) if accumulate else sum(sums) for key, sums in totals.items()}
+            if last == expected:
+                break
+        assert last == expected
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("hint", [None, "aligned", "rmw"])
+def test_custom_windows(stream, tmp_path, names, hint):
+    def turns(times, second=SECOND):
+        phase = times % (10 * second)
+        first, middle = phase < 3 * second, phase < 8 * second
+        start = np.where(first, 0, np.where(middle, 3, 8)) * second
+        end = np.where(first, 3, np.where(middle, 8, 10)) * second
+        return times - phase + start, times - phase + end
+
+    aggregates = [fb.count("*").alias("n"), fb.sum("u").alias("sum")]
+    aggregates += [] if hint == "rmw" else [fb.collect_list("u").alias("all")]
+    df = fb.groupBy(stream.streaming("5 seconds"), fb.custom_window(turns, hint=hint), "key").agg(*aggregates)
+    query = run(df, tmp_path, names[0])
+    before, until = watermarks(query)
+    expected, late, read = defaultdict(list), 0, 0
+    for key, rows in rows_by_key(stream).items():
+        for row in (row for row in rows if row.ts is not None):
+            time = int(row.ts.timestamp() * SECOND + 0.5)
+            start, end = (int(bound) for bound in turns(np.array(time)))
+            file = batch_of(stream, row.u)
+            if before[file] and end <= before[file] * 1000:
+                late += 1
+            elif end <= until * 1000:
+                expected[start, end, key].append(row.u)
+            read += 1
+    found = stream.spark.table(names[0]).selectExpr(
+        "unix_micros(window.start) s", "unix_micros(window.end) e", "key", "n", "sum", *([] if hint == "rmw" else ["`all`"])
+    )
+    rows = {(row.s, row.e, row.key): row for row in found.collect()}
+    assert {at: (row.n, row["sum"]) for at, row in rows.items()} == {at: (len(v), sum(v)) for at, v in expected.items()}
+    if hint != "rmw":
+        assert {at: row["all"] for at, row in rows.items()} == expected
+    assert fb.progress(query).rows_late == late > 0
+    assert fb.progress(query).rows_in == read
+
+
+def batch_of(stream, unique):
+    """The micro-batch of a row: files have 800 rows each, and the third is empty."""
+    file = unique // 800
+    return file if file < 2 else file + 1
+
+
+def test_custom_windows_that_merge_are_sessions(stream, tmp_path, names):
+    def session(times):
+        return times, times + 1_000_000
+
+    window = fb.custom_window(session, merge="overlapping", ett=lambda starts, ends, times: ends)
+    aggregates = [fb.count("*"), fb.median("x")]
+    _, found, expected = run_both(
+        stream, tmp_path, names, window, F.session_window("ts", "1 second").alias("window"), ["key"], aggregates
+    )
+    assert assert_same(found, expected, 1) > 100
+
+
+def restarted(stream, tmp_path, build, mode):
+    """Rows that come out of a query that is started again for every file."""
+    collected = []
+
+    def keep(df, batch):
+        collected.extend(map(str, df.collect()))
+
+    growing = tmp_path / "growing"
+    growing.mkdir(parents=True)
+    schema = stream.spark.read.parquet(stream.path).schema
+    for file in sorted(Path(stream.path).glob("*.parquet")):
+        shutil.copy2(file, growing)
+        df = stream.spark.readStream.schema(schema).parquet(str(growing)).withWatermark("ts", "5 seconds")
+        writer = build(df).writeStream.foreachBatch(keep).outputMode(mode).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    return sorted(collected)
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_restarts(stream, tmp_path, mode):
+    """A forebay query and one of Spark that are started again for every file give the same rows."""
+    ours, theirs = fb.session_window("ts", "1 second"), F.session_window("ts", "1 second")
+    aggregates = [fb.count("*").alias("n"), fb.sum("u").alias("sum"), fb.median("x").alias("m")]
+    if mode == "update":
+        ours, theirs, aggregates = fb.window("ts", "10 seconds"), F.window("ts", "10 seconds"), aggregates[:2]
+    found = restarted(stream, tmp_path / "a", lambda df: fb.groupBy(df, ours, "key").agg(*aggregates), mode)
+    columns = spark_columns(aggregates)
+    assert found == restarted(stream, tmp_path / "b", lambda df: df.groupBy(theirs, "key").agg(*columns), mode)
+    assert len(found) > 50
+
+
+def test_restarts_of_count_windows(stream, tmp_path, names):
+    def build(df):
+        return fb.groupBy(df, fb.count_window(5, 2), "key").agg(fb.count("*").alias("n"), fb.median("u").alias("m"))
+
+    run(build(stream.streaming("5 seconds")), tmp_path / "one", names[0])
+    found = restarted(stream, tmp_path, build, "append")
+    assert found == sorted(map(str, stream.spark.table(names[0]).collect()))
+    assert len(found) > 50
