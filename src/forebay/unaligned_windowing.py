@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.patterns import Pattern
-from forebay.store import open_stores
+from forebay.store import open_stores, predictors
 from forebay.store.aligned import LOAD_FACTOR, SLICE
 from forebay.store.filenames import Version
 from forebay.store.key_index import Slots
@@ -41,7 +42,6 @@ from forebay.windows import (
     CountWindows,
     CustomWindows,
     GlobalWindow,
-    Times,
 )
 
 
@@ -110,7 +110,7 @@ class _UnalignedInstance:
     def _results(self, rows: pl.DataFrame, bounds: npt.NDArray[np.int64] | None = None) -> Iterator[pa.RecordBatch]:
         """Results of rows by their `WINDOW`: a position in ``bounds``, or a slot of the store."""
         index = self._store.index
-        find: Callable[[Times], npt.NDArray[np.int64]] = index.windows if bounds is None else bounds.__getitem__
+        find: Callable[[Any], npt.NDArray[np.int64]] = index.windows if bounds is None else bounds.__getitem__
         for batch in results(self._plan, rows, find, partial=self._incremental):
             self._count(rows_out=batch.num_rows)
             yield batch
@@ -125,7 +125,7 @@ class SessionInstance(_UnalignedInstance):
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
         end = batch[END].to_numpy()
         late = end <= self._fired_until
-        self._count(rows_in=batch.num_rows, rows_late=np.count_nonzero(late))
+        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         if late.any():
             batch = batch.filter(pa.array(~late))
         if not batch.num_rows:
@@ -163,7 +163,12 @@ class CountInstance(_UnalignedInstance):
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         slices = pl.Series(SLICE, self._windows.slice_starts(numbers))
         self._append(pl.DataFrame(batch).select(self._plan.packed.names).with_columns(slices), slots)
-        self._touched.append(np.unique(slots))
+        touched = np.unique(slots)
+        self._touched.append(touched)
+        columns = self._store.index.columns
+        rows = columns.end[touched]
+        missing = self._windows.bounds(self._windows.complete(rows))[:, 1] - rows
+        columns.ett[touched] = predictors.count(self.counters.rows_in, rows, missing)
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         if self._touched:

@@ -239,10 +239,9 @@ def results(
     """
     aggregation = plan.aggregation
     if isinstance(aggregation, UserFunction):
-        assembled: Callable[[Times, list[pa.Array]], pa.RecordBatch] = lambda ids, columns: assemble(
-            plan, bounds(ids), columns
+        yield from aggregation.results(
+            rows, list(plan.keys), WINDOW, lambda ids, columns: assemble(plan, bounds(ids), columns)
         )
-        yield from aggregation.results(rows, list(plan.keys), WINDOW, assembled)
         return
     by = () if only is not None else (WINDOW,)
     groups = aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)

@@ -12,8 +12,8 @@ from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store.aligned import AlignedStore
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters
-from forebay.store.rmw import open_rmw
 from forebay.store.options import Options
+from forebay.store.rmw import open_rmw
 
 SMALL = Options(memory_bytes=1 << 20)
 

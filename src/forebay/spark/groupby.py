@@ -48,8 +48,8 @@ class GroupedStream:
         -------
         DataFrame
             The window, the keys, the aggregates. Streaming if the input is: a result is emitted once, when its window fires
-            (``outputMode("append")``); or, for tumbling and sliding windows with incremental aggregates, in every micro-batch
-            that changes it (``outputMode("update")``). Of a batch DataFrame every window is emitted that would ever fire.
+            (``outputMode("append")``); or, for tumbling and sliding windows with incremental aggregates, in every
+            micro-batch that changes it (``outputMode("update")``). Of a batch DataFrame every window is emitted that would ever fire.
 
         Raises
         ------

@@ -110,7 +110,7 @@ class Inputs:
 def identity(keys: list[Column], kinds: list[T.DataType]) -> tuple[Column, Column]:
     """128 bits that identify a key, as two bigints. The first also decides its virtual node.
 
-    They are two hashes of a sequence of values that no other key has. Equal keys in the sense of ``groupBy`` have equal ones.
+    They are two hashes of a sequence of values that no other key has. Keys that ``groupBy`` holds equal have equal ones.
     """
     values = [value for key, kind in zip(keys, kinds, strict=True) for value in _sequence(key, kind)]
     if not values:

@@ -43,9 +43,7 @@ def pack(
     vnodes = vnode_ids(partitions, instances)
     writers = [BlobWriter() for _ in vnodes]
     combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
-    combined = plan
-    if updating and isinstance(plan.aggregation, Aggregation):
-        combined = replace(plan, aggregation=replace(plan.aggregation, carried=(HIGH, LOW)))
+    combined = _carrying_identity(plan) if updating else plan
     for chunk in _chunks(batches):
         cells = Cells.of(chunk, plan, len(vnodes))
         rows = _normalized(chunk, plan)
@@ -71,6 +69,12 @@ def pack(
         yield int(vnode), None
         for blob in writer.finish():
             yield int(vnode), blob
+
+
+def _carrying_identity(plan: WindowPlan) -> WindowPlan:
+    """The plan with partial aggregates that also say which key they are of, in 128 bits."""
+    assert isinstance(plan.aggregation, Aggregation)
+    return replace(plan, aggregation=replace(plan.aggregation, carried=(HIGH, LOW)))
 
 
 class Cells:

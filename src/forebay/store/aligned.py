@@ -12,6 +12,7 @@ import pyarrow as pa
 from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
+from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.windows import Times
 
@@ -73,6 +74,7 @@ class AlignedStore:
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._touched: set[int] = set()
+        self._counts = Metrics()
 
     @property
     def base(self) -> Manifest:
@@ -86,6 +88,7 @@ class AlignedStore:
 
     def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
         """Add rows to a slice."""
+        self._counts.writes += batch.num_rows
         self._buffer.setdefault(slice_start, []).append(batch)
         self._buffered_bytes += batch.nbytes
         if self._buffered_bytes > self._options.write_buffer_bytes:
@@ -129,12 +132,30 @@ class AlignedStore:
         self._log.drop(slices)
 
     def commit(self, fired_until: int | None, counters: Counters) -> Version:
-        """Make what the store holds the next version; it is durable when this returns."""
+        """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self._flush()
         for start in self._touched:
             self._log.combine(start, self._combine, self._combine_bytes)
         self._touched.clear()
+        self.compact()
         return self._log.commit(fired_until, counters)
+
+    def compact(self) -> None:
+        """Move live extents out of files that are mostly dead, if there are too many of those."""
+        self._counts.compactions += self._log.compact(self._options.max_space_amplification)
+
+    def snapshot(self, directory: Path) -> None:
+        """Give the version committed last to another directory, by hard links where possible."""
+        self._log.snapshot(directory)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
+        counts = self._counts
+        counts.zero_copy_bytes, counts.disk_bytes = self._log.zero_copy_bytes, self._log.disk_bytes
+        counts.live_bytes = self._log.bytes_of(self._log.groups.tolist())
+        counts.memory_bytes = self._buffered_bytes
+        return counts
 
     def close(self) -> None:
         """Let go of files without committing."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,9 @@ SEGMENT_BYTES = 4 << 20
 
 MAX_EXTENTS = 8
 """A group with more extents than this has its youngest ones combined."""
+
+LEAST_COMPACTED = 1 << 20
+"""Files that together are smaller than this (bytes) are never compacted."""
 
 
 class ExtentLog:
@@ -123,7 +127,7 @@ class ExtentLog:
         for extent in self._live():
             by_segment.setdefault(extent.segment, []).append(extent)
         live = {name: sum(extent.length for extent in extents) for name, extents in by_segment.items()}
-        allowed = max_space_amplification * sum(live.values())
+        allowed = max(LEAST_COMPACTED, max_space_amplification * sum(live.values()))
         total = sum(self._segments[name].size for name in live)
         moved: dict[Extent, Extent] = {}
         for name in sorted(live, key=lambda name: live[name] / self._segments[name].size):
@@ -172,6 +176,15 @@ class ExtentLog:
         version, self._next = self._next, Version.after(self._next)
         self._sequence = itertools.count()
         return version
+
+    def snapshot(self, directory: Path) -> None:
+        """Give the version committed last to another directory: hard links, or copies where those are not possible."""
+        if self.base.version is None:
+            raise VersionNotFound(f"{self._directory} has no version yet; commit one")
+        files.make_directory(directory)
+        for name in self.base.segments:
+            files.link(self._directory / name, directory / name)
+        manifests.write(directory, replace(self.base, history=(), stale=0))
 
     def close(self) -> None:
         """Let go of files; what was not committed is left for a later `commit` to collect."""

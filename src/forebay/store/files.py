@@ -69,6 +69,18 @@ def publish(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file that never changes a second name, durable once the directory is; a copy on another file system."""
+    with reported("link", target):
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return
+        except OSError:
+            with source.open("rb") as original:
+                publish(target, original.read())
+
+
 def sync(descriptor: int, path: Path) -> None:
     with reported("make durable", path):
         os.fsync(descriptor)

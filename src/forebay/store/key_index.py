@@ -173,8 +173,8 @@ class KeyIndex:
         if slots is not None and directory is not None:
             used = slots.num_rows
             index._resize(used + used // 8)
-            for column, stored in zip(index.columns, slots.columns, strict=True):
-                column[:used] = stored.to_numpy()
+            for name, column in index.columns._asdict().items():
+                column[:used] = slots[name].to_numpy()
             index._directory = directory["slot"].to_numpy().copy()
             index._scalars[_USED] = used
             index._scalars[_FILLED] = np.count_nonzero(index._directory != _EMPTY)
@@ -186,8 +186,8 @@ class KeyIndex:
             if top > index.capacity:
                 index._resize(top + top // 4)
             index._widen(len(changed))
-            stored = Columns(*(change[name].to_numpy() for name in Columns._fields))
-            _apply(index.columns, index._directory, index._scalars, changed, stored)
+            columns: list[Any] = [change[name].to_numpy() for name in Columns._fields]
+            _apply(index.columns, index._directory, index._scalars, changed, Columns(*columns))
         free = np.flatnonzero(index.columns.generation[: index._scalars[_USED]] & 1 == 0)[::-1]
         index._free[: len(free)] = free
         index._scalars[_FREE] = len(free)
@@ -224,8 +224,8 @@ class KeyIndex:
     def _resize(self, capacity: int) -> None:
         before, used = self.columns, int(self._scalars[_USED])
         self.columns = _allocated(capacity)
-        for column, old in zip(self.columns, before, strict=True):
-            column[:used] = old[:used]
+        for name, column in self.columns._asdict().items():
+            column[:used] = getattr(before, name)[:used]
         self._free = _extended(self._free, capacity, self._scalars[_FREE])
         self._touched = _extended(self._touched, capacity, self._scalars[_TOUCHED])
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
@@ -241,7 +241,8 @@ def identity(key: bytes) -> tuple[int, int]:
 
 
 def _allocated(capacity: int) -> Columns:
-    return Columns(*(np.zeros(capacity, kind) for kind in _TYPES))
+    columns: list[Any] = [np.zeros(capacity, kind) for kind in _TYPES]
+    return Columns(*columns)
 
 
 def _extended(array: Slots, capacity: int, used: int) -> Slots:

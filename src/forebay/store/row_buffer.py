@@ -6,6 +6,8 @@ window that ends leaves its rows behind; they are dead because its slot has anot
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +89,7 @@ class RowBuffer:
         self._batches[first:] = [pa.concat_batches(self._batches[first:])]
 
 
-def _grown(array: npt.NDArray[np.signedinteger], capacity: int, fill: int) -> npt.NDArray[np.signedinteger]:  # type: ignore[type-var]
+def _grown(array: npt.NDArray[Any], capacity: int, fill: int) -> npt.NDArray[Any]:
     longer = np.full(capacity, fill, array.dtype)
     longer[: len(array)] = array
     return longer

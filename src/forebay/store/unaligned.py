@@ -7,9 +7,11 @@ prefetch buffer, and what compaction may drop.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
@@ -18,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument
-from forebay.store.extent_log import MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
+from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
 from forebay.store.filenames import Version
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import Counters, Manifest
@@ -35,7 +37,6 @@ Merge = Callable[[pl.DataFrame], pl.DataFrame]
 _DATA, _PIECES, _TABLE, _DIRECTORY, _CHANGES = range(5)
 _KIND = 56
 _LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 64
-_LEAST_COMPACTED = 1 << 20
 
 
 class UnalignedStore:
@@ -127,7 +128,7 @@ class UnalignedStore:
             self.flush()
 
     def get(self, slots: Slots) -> pl.DataFrame:
-        """The rows of windows with their `SLOT`, in order of arrival within a window. `remove` or `renew` the windows then."""
+        """The rows of windows with their `SLOT`, in order of arrival. `remove` or `renew` the windows then."""
         self._fit_loaded()
         where = _places(self.index.columns, self._loaded, slots)
         hits, misses = slots[where == _ALL_LOADED], slots[where == _ON_DISK]
@@ -172,7 +173,7 @@ class UnalignedStore:
     def compact(self) -> None:
         """Clear out the dead rows that the last scan found, if there are too many of them."""
         total = self._log.disk_bytes
-        if self._live and total > max(_LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
+        if self._live and total > max(LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
             self._counts.compactions += 1
             for number in [number for number in self._extents if number in self._live]:
                 rows = self._log.rows_of([number])
@@ -189,11 +190,15 @@ class UnalignedStore:
         self._write_index()
         return self._log.commit(fired_until, counters or self.base.counters)
 
+    def snapshot(self, directory: Path) -> None:
+        """Give the version committed last to another directory, by hard links where possible."""
+        self._log.snapshot(directory)
+
     def close(self) -> None:
         """Let go of files without committing."""
         self._log.close()
 
-    def bytes_of(self, slots: Slots) -> npt.NDArray[np.float64]:
+    def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes each window has on disk."""
         return self.index.columns.stored[slots] * self._row_bytes
 
@@ -233,7 +238,8 @@ class UnalignedStore:
         marks = np.zeros(self.index.capacity, np.uint8)
         nearby = self._nearest(requested)
         marks[nearby], marks[requested] = NEARBY, REQUESTED
-        wanted, ahead = [], []
+        wanted: list[tuple[pa.RecordBatch, Slots]] = []
+        ahead: list[tuple[pa.RecordBatch, Slots]] = []
         for number in self._extents:
             rows, roots, self._live[number] = self._pieces_of(number).find(columns, marks)
             if len(rows):
@@ -268,7 +274,7 @@ class UnalignedStore:
         return candidates[:fitting]
 
     def _room(self) -> int:
-        """Bytes that may still be prefetched. A full buffer loses its dead rows, and then the windows with the farthest ETT."""
+        """Bytes that may still be prefetched. A full buffer loses dead rows, and then windows with the farthest ETT."""
         budget = self.options.memory_bytes // 4
         if self._prefetched.nbytes > budget // 2:
             rows, slots = self._prefetched.live()
@@ -310,7 +316,7 @@ class UnalignedStore:
     def _write(self, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
         """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
         bounds = cuts(batch.num_rows, batch.nbytes, SEGMENT_BYTES, most)
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(bounds):
             pieces = Pieces.of(slots[begin:end], self.index)
             self._log.append(number, batch.slice(begin, end - begin))
             self._log.append(_PIECES << _KIND | number, pieces.as_batch())
