@@ -123,7 +123,7 @@ def _impossible(mode: str, plan: str) -> str | None:
         layout = operator.layout
         if mode != "Update" or layout["pattern"] != "RMW" or not layout["window"].startswith("window("):
             return (
-                f"outputMode({mode.lower()!r}) is not possible for {layout['window']} with {', '.join(layout['aggregates'])}. "
+                f"outputMode({mode.lower()!r}) is not possible for {layout['window']}: {', '.join(layout['aggregates'])}. "
                 'Use outputMode("append"). Update mode is for tumbling and sliding windows with incremental aggregates.'
             )
     return None

@@ -47,9 +47,10 @@ class GroupedStream:
         Returns
         -------
         DataFrame
-            The window, the keys, the aggregates. Streaming if the input is: a result is emitted once, when its window fires
+            The window, the keys, the aggregates. If the input is a stream, a result is emitted once, when its window fires
             (``outputMode("append")``); or, for tumbling and sliding windows with incremental aggregates, in every
-            micro-batch that changes it (``outputMode("update")``). Of a batch DataFrame every window is emitted that would ever fire.
+            micro-batch that changes it (``outputMode("update")``). Of a batch DataFrame all windows are emitted that would
+            ever fire.
 
         Raises
         ------
