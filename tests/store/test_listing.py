@@ -19,7 +19,9 @@ from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
 from forebay.store.predictors import session
 
-TINY = Options(memory_bytes=1 << 20, write_buffer_bytes=600, read_batch_ratio=0.3, max_space_amplification=1.2, retain_versions=3)
+TINY = Options(
+    memory_bytes=1 << 20, write_buffer_bytes=600, read_batch_ratio=0.3, max_space_amplification=1.2, retain_versions=3
+)
 KEYS = ["ann", "bob", "", "ä", "a longer name that is no prefix of another"]
 WINDOWS = [(0, 10), (10, 20), (-10, 0), (2**40, 2**40 + 10)]
 
@@ -182,7 +184,7 @@ class TestStores:
             original = path.read_bytes()
             for damaged in (original[: len(original) // 2], flipped(original)):
                 path.write_bytes(damaged)
-                with pytest.raises(CorruptState, match=path.name):  # noqa: PT012
+                with pytest.raises(CorruptState, match=path.name):
                     again, rows = kind.open(tmp_path / "s", version), copy.deepcopy(model)
                     read_all(kind, again, rows)
             path.write_bytes(original)
@@ -288,7 +290,11 @@ def run_histories(kind, examples):
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+            max_examples=examples,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=True,
         ),
     )
 
@@ -300,5 +306,3 @@ def test_histories(kind):
 @pytest.mark.slow
 def test_ten_thousand_steps(kind):
     run_histories(kind, 250)
-
-

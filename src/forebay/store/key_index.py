@@ -24,6 +24,11 @@ Times = npt.NDArray[np.int64]
 _EMPTY, _GONE = -1, -2
 _USED, _FREE, _FILLED, _TOUCHED = range(4)
 
+_BLOCK = 6
+"""Slots are in blocks of two to this power; a lower bound for the ends in each block says which ones to look at."""
+
+_NEVER, _ALWAYS = 2**63 - 1, -(2**63)
+
 
 class Columns(NamedTuple):
     """One array per property of a window.
@@ -67,6 +72,7 @@ class KeyIndex:
         self._free = np.empty(0, np.int32)
         self._dirty = np.zeros(0, np.uint8)
         self._touched = np.empty(0, np.int32)
+        self._earliest = np.empty(0, np.int64)
         self._scalars = np.zeros(4, np.int64)
 
     def __len__(self) -> int:
@@ -124,7 +130,7 @@ class KeyIndex:
 
     def due(self, watermark: int) -> Slots:
         """Windows that end at or before the watermark, earliest first."""
-        slots = _due(self.columns, int(self._scalars[_USED]), watermark)
+        slots = _due(self.columns, self._earliest, int(self._scalars[_USED]), watermark)
         return slots[np.argsort(self.columns.end[slots], kind="stable")]
 
     # changing -------------------------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ class KeyIndex:
 
     @property
     def _state(self) -> tuple[Any, ...]:
-        return self.columns, self._directory, self._free, self._dirty, self._touched, self._scalars
+        return self.columns, self._directory, self._free, self._dirty, self._touched, self._earliest, self._scalars
 
     def _changed(self) -> Slots:
         slots = np.sort(self._touched[: self._scalars[_TOUCHED]])
@@ -228,6 +234,8 @@ class KeyIndex:
             column[:used] = getattr(before, name)[:used]
         self._free = _extended(self._free, capacity, self._scalars[_FREE])
         self._touched = _extended(self._touched, capacity, self._scalars[_TOUCHED])
+        earliest, self._earliest = self._earliest, np.full((capacity >> _BLOCK) + 1, _ALWAYS, np.int64)
+        self._earliest[: len(earliest)] = earliest
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
         self._dirty[:used] = dirty[:used]
 
@@ -273,7 +281,7 @@ def _touch_all(dirty, touched, scalars, slots):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _opened(c, directory, free, scalars, place, high, low, start, end, ett):  # type: ignore[no-untyped-def]
+def _opened(c, directory, free, earliest, scalars, place, high, low, start, end, ett):  # type: ignore[no-untyped-def]
     """A new window, entered at a place of the directory."""
     if scalars[_FREE] > 0:
         scalars[_FREE] -= 1
@@ -286,6 +294,7 @@ def _opened(c, directory, free, scalars, place, high, low, start, end, ett):  # 
     c.generation[slot] += 1
     c.parent[slot] = c.sibling[slot] = -1
     c.stored[slot] = 0
+    earliest[slot >> _BLOCK] = min(earliest[slot >> _BLOCK], end)
     if directory[place] == _EMPTY:
         scalars[_FILLED] += 1
     directory[place] = slot
@@ -293,7 +302,7 @@ def _opened(c, directory, free, scalars, place, high, low, start, end, ett):  # 
 
 
 @numba.njit(cache=True)
-def _place_merging(c, directory, free, dirty, touched, scalars, high, low, start, end, ett):  # type: ignore[no-untyped-def]
+def _place_merging(c, directory, free, dirty, touched, earliest, scalars, high, low, start, end, ett):  # type: ignore[no-untyped-def]
     slots = np.empty(len(low), np.int32)
     mask = len(directory) - 1
     for row in range(len(low)):
@@ -328,7 +337,7 @@ def _place_merging(c, directory, free, dirty, touched, scalars, high, low, start
             place = (place + 1) & mask
         if into < 0:
             at = vacant if vacant >= 0 else place
-            into = _opened(c, directory, free, scalars, at, high[row], low[row], start[row], end[row], ett[row])
+            into = _opened(c, directory, free, earliest, scalars, at, high[row], low[row], start[row], end[row], ett[row])
         else:
             c.start[into] = min(c.start[into], start[row])
             c.end[into] = max(c.end[into], end[row])
@@ -339,7 +348,7 @@ def _place_merging(c, directory, free, dirty, touched, scalars, high, low, start
 
 
 @numba.njit(cache=True)
-def _place_exact(c, directory, free, dirty, touched, scalars, high, low, start, end, ett):  # type: ignore[no-untyped-def]
+def _place_exact(c, directory, free, dirty, touched, earliest, scalars, high, low, start, end, ett):  # type: ignore[no-untyped-def]
     slots = np.empty(len(low), np.int32)
     mask = len(directory) - 1
     for row in range(len(low)):
@@ -361,7 +370,7 @@ def _place_exact(c, directory, free, dirty, touched, scalars, high, low, start, 
             place = (place + 1) & mask
         if found < 0:
             at = vacant if vacant >= 0 else place
-            found = _opened(c, directory, free, scalars, at, high[row], low[row], start[row], end[row], ett[row])
+            found = _opened(c, directory, free, earliest, scalars, at, high[row], low[row], start[row], end[row], ett[row])
         c.ett[found] = max(c.ett[found], ett[row])
         _touch(dirty, touched, scalars, found)
         slots[row] = found
@@ -369,7 +378,7 @@ def _place_exact(c, directory, free, dirty, touched, scalars, high, low, start, 
 
 
 @numba.njit(cache=True)
-def _place_counting(c, directory, free, dirty, touched, scalars, high, low):  # type: ignore[no-untyped-def]
+def _place_counting(c, directory, free, dirty, touched, earliest, scalars, high, low):  # type: ignore[no-untyped-def]
     slots = np.empty(len(low), np.int32)
     numbers = np.empty(len(low), np.int64)
     mask = len(directory) - 1
@@ -387,7 +396,7 @@ def _place_counting(c, directory, free, dirty, touched, scalars, high, low):  # 
             place = (place + 1) & mask
         if found < 0:
             at = vacant if vacant >= 0 else place
-            found = _opened(c, directory, free, scalars, at, high[row], low[row], 0, 0, 0)
+            found = _opened(c, directory, free, earliest, scalars, at, high[row], low[row], 0, 0, 0)
         numbers[row] = c.end[found]
         c.end[found] += 1
         _touch(dirty, touched, scalars, found)
@@ -420,17 +429,26 @@ def _roots(c, slots):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _due(c, used, watermark):  # type: ignore[no-untyped-def]
+def _due(c, earliest, used, watermark):  # type: ignore[no-untyped-def]
+    """Windows that are due, from the blocks that may have one; those blocks' bounds become exact for the others."""
+    due = np.empty(64, np.int32)
     count = 0
-    for slot in range(used):
-        count += c.end[slot] <= watermark and c.generation[slot] & 1 and c.parent[slot] < 0
-    due = np.empty(count, np.int32)
-    count = 0
-    for slot in range(used):
-        if c.end[slot] <= watermark and c.generation[slot] & 1 and c.parent[slot] < 0:
-            due[count] = slot
-            count += 1
-    return due
+    for block in range((used + (1 << _BLOCK) - 1) >> _BLOCK):
+        if earliest[block] > watermark:
+            continue
+        if count + (1 << _BLOCK) > len(due):
+            longer = np.empty(2 * len(due) + (1 << _BLOCK), np.int32)
+            longer[:count] = due[:count]
+            due = longer
+        bound = _NEVER
+        for slot in range(block << _BLOCK, min(used, (block + 1) << _BLOCK)):
+            if c.generation[slot] & 1 and c.parent[slot] < 0:
+                bound = min(bound, c.end[slot])
+                if c.end[slot] <= watermark:
+                    due[count] = slot
+                    count += 1
+        earliest[block] = bound
+    return due[:count]
 
 
 @numba.njit(cache=True)
@@ -443,7 +461,7 @@ def _leave(c, directory, slot):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _remove(c, directory, free, dirty, touched, scalars, slots):  # type: ignore[no-untyped-def]
+def _remove(c, directory, free, dirty, touched, earliest, scalars, slots):  # type: ignore[no-untyped-def]
     for slot in slots:
         _leave(c, directory, slot)
         member = slot

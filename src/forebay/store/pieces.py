@@ -57,10 +57,41 @@ class Pieces(NamedTuple):
         return rows, roots
 
 
+def by_trigger_time(slots: Slots, columns: Columns) -> tuple[Rows, Slots, Slots]:
+    """The order of rows by their windows' ETT, and by arrival within a window; the windows, and how many rows each has."""
+    counts, owners = _counted(slots, len(columns.ett))
+    owners = owners[np.argsort(columns.ett[owners], kind="stable")]
+    numbers = counts[owners]
+    counts[owners] = np.cumsum(numbers) - numbers
+    return _scattered(slots, counts), owners, numbers.astype(np.int32)
+
+
 def cuts(rows: int, nbytes: int, extent_bytes: int, most: int | None = None) -> Sequence[int]:
     """Where rows of so many bytes are cut into extents, at most ``most``: the first row of each, and the end."""
     step = max(1, rows * extent_bytes // max(nbytes, 1), -(-rows // most) if most else 1)
     return [*range(0, rows, step), rows]
+
+
+@numba.njit(cache=True)
+def _counted(slots, capacity):  # type: ignore[no-untyped-def]
+    counts = np.zeros(capacity, np.int64)
+    owners = np.empty(min(capacity, len(slots)), np.int32)
+    found = 0
+    for slot in slots:
+        if counts[slot] == 0:
+            owners[found] = slot
+            found += 1
+        counts[slot] += 1
+    return counts, owners[:found]
+
+
+@numba.njit(cache=True)
+def _scattered(slots, places):  # type: ignore[no-untyped-def]
+    order = np.empty(len(slots), np.int64)
+    for row in range(len(slots)):
+        order[places[slots[row]]] = row
+        places[slots[row]] += 1
+    return order
 
 
 @numba.njit(cache=True)

@@ -6,6 +6,7 @@ window that ends leaves its rows behind; they are dead because its slot has anot
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numba
@@ -17,7 +18,7 @@ from forebay.store.key_index import KeyIndex, Slots
 
 Rows = npt.NDArray[np.int64]
 
-_MAX_BATCHES = 16
+_MAX_BATCHES = 32
 
 
 class RowBuffer:
@@ -73,10 +74,15 @@ class RowBuffer:
         return rows, self._index.roots(self._slots[rows])
 
     def take(self, rows: Rows) -> pa.RecordBatch:
-        """Rows by number."""
-        if len(self._batches) > 1:
-            self._batches = [pa.concat_batches(self._batches)]
-        return self._batches[0].take(pa.array(rows))
+        """Rows by ascending number."""
+        ends = np.cumsum([batch.num_rows for batch in self._batches])
+        cuts = [0, *np.searchsorted(rows, ends).tolist()]
+        parts = [
+            batch.take(pa.array(rows[begin:end] - (last - batch.num_rows)))
+            for batch, last, (begin, end) in zip(self._batches, ends.tolist(), itertools.pairwise(cuts), strict=True)
+            if end > begin
+        ]
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def _combine(self) -> None:
         """The youngest batches become one as long as each is no larger than those after it together."""

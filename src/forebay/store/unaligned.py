@@ -26,7 +26,7 @@ from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.pieces import NEARBY, REQUESTED, Pieces, cuts
+from forebay.store.pieces import NEARBY, REQUESTED, Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
 
 SLOT = "slot"
@@ -158,15 +158,14 @@ class UnalignedStore:
         rows, slots = self._written.live()
         if len(rows):
             batch, slots = self._merged(self._written.take(rows), slots)
-            order = np.lexsort((slots, self.index.columns.ett[slots]))
+            order, owners, counts = by_trigger_time(slots, self.index.columns)
             batch, slots = batch.take(pa.array(order)), slots[order]
             self._write(batch, slots, self._extents[-1] + 1 if self._extents else 0)
-            owners, counts = np.unique(slots, return_counts=True)
             self._fit_loaded()
             grown = self._loaded[slots] == self.index.columns.generation[slots]
             if grown.any():
                 self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
-            self.index.columns.stored[owners] += counts.astype(np.int32)
+            self.index.columns.stored[owners] += counts
             self.index.touch(owners)
         self._written.clear()
 
@@ -341,7 +340,7 @@ class UnalignedStore:
             return
         together = pa.concat_batches([part for part, _ in parts])
         batch, slots = self._merged(together, np.concatenate([slots for _, slots in parts]))
-        order = np.lexsort((slots, self.index.columns.ett[slots]))
+        order, _, _ = by_trigger_time(slots, self.index.columns)
         self._write(batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
 
     def _combine(self) -> None:
@@ -374,8 +373,8 @@ def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
     """Rows of windows as one frame with their windows; without columns when there are none."""
     if not parts:
         return pl.DataFrame(schema={SLOT: pl.Int32})
-    frame = pl.DataFrame(pa.Table.from_batches([batch for batch, _ in parts]))
-    return frame.with_columns(pl.Series(SLOT, np.concatenate([slots for _, slots in parts])))
+    batch = parts[0][0] if len(parts) == 1 else pa.concat_batches([batch for batch, _ in parts])
+    return pl.DataFrame(batch.append_column(SLOT, pa.array(np.concatenate([slots for _, slots in parts]))))
 
 
 _IN_MEMORY, _ALL_LOADED, _ON_DISK = range(3)
