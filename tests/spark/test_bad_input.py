@@ -55,7 +55,7 @@ def test_missing_time_column(df):
 
 
 def test_time_column_of_another_type(df):
-    with pytest.raises(UnsupportedType, match=r"n is a bigint; fb.window needs a timestamp"):
+    with pytest.raises(UnsupportedType, match=r"n is a bigint; a window needs a timestamp"):
         fb.groupBy(df, fb.window("n", "1 hour")).agg(fb.count("*"))
 
 
@@ -179,3 +179,66 @@ def test_a_state_directory_that_cannot_be_written(spark, df, directory, error):
             hourly(df).agg(fb.count("*"))
     finally:
         spark.conf.unset("spark.forebay.stateDirectory")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fb.count_window(0), "size is 0; it must be a whole number of rows"),
+        (lambda: fb.count_window(5, 6), "slide 6 is larger than size 5"),
+        (lambda: fb.every_rows(-1), "every_rows\\(\\) is -1"),
+        (lambda: fb.global_window("10 seconds"), "write fb.every"),
+        (lambda: fb.custom_window("hourly"), "must be a function from instants to windows"),
+        (lambda: fb.custom_window(abs, merge="sometimes"), "merge='sometimes'"),
+        (lambda: fb.custom_window(abs, hint="fast"), "hint='fast'"),
+        (lambda: fb.custom_window(abs, merge="overlapping", hint="aligned"), "those are never aligned"),
+    ],
+)
+def test_windows_that_make_no_sense(make, message):
+    with pytest.raises(InvalidArgument, match=message):
+        make()
+
+
+def test_windows_that_do_not_fit_the_stream(df, spark):
+    with pytest.raises(InvalidArgument, match="gapDuration 'a while' is not a duration"):
+        fb.groupBy(df, fb.session_window("timestamp", "a while")).agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match="gapDuration '0 seconds' is not positive"):
+        fb.groupBy(df, fb.session_window("timestamp", "0 seconds")).agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match="the global window of a stream never ends"):
+        fb.groupBy(df, fb.global_window()).agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match="hint is 'rmw', but median"):
+        fb.groupBy(df, fb.custom_window(abs, hint="rmw")).agg(fb.median("n"))
+    with pytest.raises(MissingWatermark, match="name the column with timeColumn="):
+        fb.groupBy(spark.readStream.format("rate").load(), fb.custom_window(abs)).agg(fb.count("*"))
+
+
+@pytest.mark.parametrize(
+    ("assigner", "message"),
+    [
+        (lambda times: (times, times - 1), "a window whose end is before its start"),
+        (lambda times: (times[:1], times[:1] + 1), "gave starts as int64 of shape"),
+        (lambda times: (times, times + 0.5), "gave ends as float64"),
+    ],
+)
+def test_assigners_that_give_no_windows(spark, assigner, message):
+    times = spark.range(10).selectExpr("timestamp_seconds(id) as ts")
+    with pytest.raises(Exception, match=message):
+        fb.groupBy(times, fb.custom_window(assigner, timeColumn="ts")).agg(fb.count("*")).collect()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("readBatchRatio", "2", "read_batch_ratio is 2.0; it is a share"),
+        ("readBatchRatio", "much", "it must be a number"),
+        ("maxSpaceAmplification", "1", "it must be more than 1"),
+        ("writeBufferMB", "100000", "must fit into memory_bytes"),
+    ],
+)
+def test_settings_of_the_stores(df, spark, setting, value, message):
+    spark.conf.set(f"spark.forebay.{setting}", value)
+    try:
+        with pytest.raises(UnsupportedConfiguration, match=message):
+            hourly(df).agg(fb.count("*"))
+    finally:
+        spark.conf.unset(f"spark.forebay.{setting}")

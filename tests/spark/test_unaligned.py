@@ -215,6 +215,23 @@ def test_custom_windows(stream, tmp_path, names, hint):
     assert fb.progress(query).rows_in == read
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_explain_says_what_custom_windows_turned_out_to_be(stream, tmp_path, names, capsys, shared):
+    def ten_seconds(times):
+        return times // 10_000_000 * 10_000_000, times // 10_000_000 * 10_000_000 + 10_000_000
+
+    def own(times):
+        return times, times + 10_000_000
+
+    window = fb.custom_window(ten_seconds if shared else own)
+    query = run(fb.groupBy(stream.streaming("5 seconds"), window, "key").agg(fb.median("x")), tmp_path, names[0])
+    fb.explain(query)
+    printed = capsys.readouterr().out
+    assert "pattern     AUR, append and unaligned read" in printed
+    assert ("hint='aligned' would store them" in printed) is shared
+    assert "open windows of" in printed
+
+
 def batch_of(stream, unique):
     """The micro-batch of a row: files have 800 rows each, and the third is empty."""
     file = unique // 800

@@ -87,10 +87,15 @@ def layout_in(layout: Layout, *, updating: bool) -> Layout:
     return {**layout, "outputMode": "update"} if updating else layout
 
 
+def plan_of(query: StreamingQuery) -> str:
+    """On the driver: the text of a query's plan."""
+    return str(_execution(query).analyzedPlan().toString())
+
+
 def root_of(query: StreamingQuery) -> Path:
     """On the driver: the state directory of a query."""
     execution = _execution(query)
-    known = operators(execution.analyzedPlan().toString())
+    known = operators(plan_of(query))
     return _root(known[0].state_directory if known else None, execution.resolvedCheckpointRoot(), str(query.id))
 
 

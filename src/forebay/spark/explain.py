@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
 
-from forebay.spark import checkpoint
+from forebay.spark import checkpoint, layout, progress
 
 
-def explain(df: DataFrame) -> None:
-    """Print the forebay operators in a DataFrame's plan: window, keys, aggregates, and the store pattern with the reason.
+def explain(df: DataFrame | StreamingQuery) -> None:
+    """Print the forebay operators in a plan: window, keys, aggregates, and the store pattern with the reason.
 
     Parameters
     ----------
-    df : DataFrame
-        A result of ``fb.groupBy(...).agg(...)``, or any DataFrame made from such results.
+    df : DataFrame or StreamingQuery
+        A result of ``fb.groupBy(...).agg(...)``, or any DataFrame made from such results. Of a query that was started, the
+        pattern that its custom windows turned out to have is printed too.
 
     Examples
     --------
@@ -28,16 +32,28 @@ def explain(df: DataFrame) -> None:
       because     every aggregate has a small intermediate state that rows are merged into
       instances   2 per state partition
     """
-    operators = checkpoint.operators(df._jdf.queryExecution().logical().toString())
+    plan = checkpoint.plan_of(df) if isinstance(df, StreamingQuery) else df._jdf.queryExecution().logical().toString()
+    operators = checkpoint.operators(plan)
     lines = ["== forebay =="]
     for operator in operators:
-        layout, choice = operator.layout, operator.choice
+        shown, choice = operator.layout, operator.choice
         lines += [
-            layout["window"],
-            f"  keys        {', '.join(layout['keys']) or 'none'}",
-            f"  aggregates  {', '.join(layout['aggregates'])}",
+            shown["window"],
+            f"  keys        {', '.join(shown['keys']) or 'none'}",
+            f"  aggregates  {', '.join(shown['aggregates'])}",
             f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
             f"  because     {choice.reason}",
-            f"  instances   {layout['instancesPerPartition']} per state partition",
+            f"  instances   {shown['instancesPerPartition']} per state partition",
         ]
+        if isinstance(df, StreamingQuery) and shown["window"].startswith("custom_window"):
+            lines.append(f"  seen        {_seen(checkpoint.root_of(df) / layout.layout_id(shown))}")
     print("\n".join(lines if operators else [*lines, "no operator of forebay in this plan"]))
+
+
+def _seen(operator: Path) -> str:
+    """What the stores of an operator have seen of its windows."""
+    from forebay.store.profile import Profile
+    from forebay.store.unaligned import UnalignedStore
+
+    newest = {path: progress.newest(path) for path in operator.glob("*/")}
+    return Profile.of(UnalignedStore(path, found.version).index for path, found in newest.items() if found).advice

@@ -57,12 +57,12 @@ def progress(query: StreamingQuery) -> Progress:
     """
     instances: dict[str, Manifest] = {}
     for path in sorted(checkpoint.root_of(query).glob("*/*/"), key=lambda path: path.stat().st_mtime):
-        manifest = _newest(path)
+        manifest = newest(path)
         if manifest:  # a first batch that failed has left an instance of the same virtual node, older than the one in use
             instances[f"{path.parent.name}/{filenames.vnode_of(path.name)}"] = manifest
-    newest = instances.values()
-    totals = sum((manifest.counters for manifest in newest), Counters())
-    extents = [extent for manifest in newest for extent in manifest.extents]
+    current = instances.values()
+    totals = sum((manifest.counters for manifest in current), Counters())
+    extents = [extent for manifest in current for extent in manifest.extents]
     return Progress(
         **{field.name: getattr(totals, field.name) for field in fields(Counters)},
         state_rows=sum(extent.rows for extent in extents),
@@ -70,7 +70,8 @@ def progress(query: StreamingQuery) -> Progress:
     )
 
 
-def _newest(instance: Path) -> Manifest | None:
+def newest(instance: Path) -> Manifest | None:
+    """The newest version in an instance's directory, None when there is none."""
     for version in sorted(filenames.versions(instance), key=lambda v: (v.number, _age(instance, v)), reverse=True):
         try:
             return manifests.read(instance, version)
