@@ -1,8 +1,8 @@
 """The stores alone, without Spark: figures 10, 11 and 12 of FlowKV, state larger than memory, and opening a large store.
 
-`make bench-store` runs all of it and writes a CSV and a chart of each figure, and a table of all, into bench/store. Every run
-is a process of its own. Accesses are those of NEXMark queries (rates and sizes below): rows arrive in steps of 1,000; after
-each step the watermark moves and what is due is read and removed.
+`make bench-store` runs all of it and writes a CSV and a chart of each figure, and a table of all, into bench/store.
+Every run is a process of its own. Accesses are those of NEXMark queries, with the rates and sizes below: rows arrive in steps
+of 1,000; after each step the watermark moves, and what is due is read and removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ACTIVE = 200_000  # bidders who bid at one time
 TURNOVER = 0.1  # new bidders per event: one is active for 100 s and bids 10 times
 GAP = 40 * SECOND
 WINDOW = 20 * SECOND
-COMMIT = 500  # steps between commits
+COMMIT = 500  # steps between commits, unless said otherwise
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def total(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.group_by(SLOT).agg(pl.col("bidder").first(), pl.col("count").sum())
 
 
-def run(shape: str, engine: str, events: int, options: Options) -> dict[str, float]:
+def run(shape: str, engine: str, events: int, options: Options, commit: int = COMMIT) -> dict[str, float]:
     """Drive a store with a trace; times in seconds, sizes in bytes."""
     directory = Path(tempfile.mkdtemp(prefix="forebay-bench-"))
     store = (Forebay if engine == "forebay" else RocksDB)(SHAPES[shape], directory / "store", options)
@@ -235,7 +235,7 @@ def run(shape: str, engine: str, events: int, options: Options) -> dict[str, flo
         mark = clock(store)
         rows += store.read(int(times[-1]))
         spent["read"] += clock(store) - mark
-        if number % COMMIT == COMMIT - 1:
+        if number % commit == commit - 1:
             mark = clock(store)
             store.commit()
             spent["commit"] += clock(store) - mark
@@ -302,9 +302,9 @@ print(json.dumps({{"open": opened - began, "with_index": loaded - began, "window
     return result
 
 
-def measured(rounds: int, shape: str, engine: str, events: int, **options) -> dict[str, float]:
+def measured(rounds: int, shape: str, engine: str, events: int, commit: int = COMMIT, **options) -> dict[str, float]:
     """Medians over runs in processes of their own."""
-    arguments = json.dumps({"shape": shape, "engine": engine, "events": events, "options": options})
+    arguments = json.dumps({"shape": shape, "engine": engine, "events": events, "commit": commit, "options": options})
     runs = [
         json.loads(subprocess.run([sys.executable, __file__, "--run", arguments], stdout=subprocess.PIPE, check=True).stdout)
         for _ in range(rounds)
@@ -334,7 +334,7 @@ def figure_11(rounds: int, events: int) -> list[dict]:
 def figure_12(rounds: int, events: int) -> list[dict]:
     return [
         {"query": shape, "maxSpaceAmplification": msa}
-        | measured(rounds, shape, "forebay", events, max_space_amplification=msa, **SMALL)
+        | measured(rounds, shape, "forebay", events * 3 // 2, 50, max_space_amplification=msa, **SMALL)
         for shape in ("q11-median", "q7-session")
         for msa in (1.1, 1.25, 1.5, 2.0, 3.0)
     ]
@@ -403,7 +403,7 @@ def main() -> None:
         global _start_of_thread
         _start_of_thread = time.thread_time()
         what = json.loads(arguments.run)
-        print(json.dumps(run(what["shape"], what["engine"], what["events"], Options(**what["options"]))))
+        print(json.dumps(run(what["shape"], what["engine"], what["events"], Options(**what["options"]), what["commit"])))
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(
