@@ -148,3 +148,57 @@ def test_a_large_window_fires_within_its_memory(tmp_path):
     assert len(results) > 1
     assert sum(result.num_rows for result in results) == 5000
     assert sum(n for result in results for n in result["n"].to_pylist()) == 100_000
+
+
+def test_first_and_last_of_sliding_count_windows(tmp_path):
+    """Partial aggregates of a key's slices stay in the order of its rows, through flushes and restarts."""
+    from forebay.unaligned_windowing import CountInstance
+    from forebay.windows import HIGH, LOW, CountWindows
+
+    first = BoundAggregate("first", "first", ("a0",), (pa.int64(),), pa.int64(), {"ignorenulls": False})
+    last = BoundAggregate("last", "last", ("a0",), (pa.int64(),), pa.int64(), {"ignorenulls": False})
+    numbers = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+    schema = pa.schema([("count_window", numbers), ("k", pa.int64()), ("first", pa.int64()), ("last", pa.int64())])
+    packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
+    counting = WindowPlan(
+        CountWindows(7, 2), packed, ("k0",), Aggregation(("k0",), (first, last)), Pattern.RMW, schema, Options(1 << 20)
+    )
+    chance, version, seen, found = random.Random(2), None, defaultdict(list), {}
+    for batch in range(40):
+        keys = [chance.randrange(9) for _ in range(30)]
+        rows = list(range(batch * 30, batch * 30 + 30))
+        for key, row in zip(keys, rows, strict=True):
+            seen[key].append(row)
+        instance = CountInstance(counting, tmp_path / "s", version)
+        columns = {"k0": keys, "a0": rows, HIGH: keys, LOW: keys}
+        instance.ingest(pa.record_batch({name: pa.array(column, pa.int64()) for name, column in columns.items()}))
+        for result in instance.fire(0):
+            for row in result.to_pylist():
+                found[row["k"], row["count_window"]["start"]] = (row["first"], row["last"])
+        version = instance.commit()
+        instance.close()
+    expected = {
+        (key, start): (rows[start], rows[start + 6]) for key, rows in seen.items() for start in range(0, len(rows) - 6, 2)
+    }
+    assert found == expected
+
+
+def test_a_wall_clock_that_is_set_back(tmp_path):
+    from forebay.unaligned_windowing import GlobalInstance
+    from forebay.windows import HIGH, LOW, GlobalWindow
+
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    clocked = WindowPlan(
+        GlobalWindow(10), packed, ("k0",), Aggregation(("k0",), (COUNT, TOTAL)), Pattern.RMW, schema, Options(1 << 20)
+    )
+    version, until, totals = None, NEVER, []
+    for now in (100, 99, 95, 105, 111):
+        instance = GlobalInstance(clocked, tmp_path / "s", version, until)
+        one = pa.array([1], pa.int64())
+        instance.ingest(pa.record_batch({"k0": pa.array(["a"]), "a0": one, HIGH: one, LOW: one}))
+        until = max(until, now)
+        totals += [row["total"] for result in instance.fire(until) for row in result.to_pylist()]
+        version = instance.commit()
+        instance.close()
+    assert totals == [1, 5]

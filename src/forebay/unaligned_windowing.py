@@ -67,7 +67,8 @@ class _UnalignedInstance:
             aggregation = replace(aggregation, keys=(), carried=plan.keys)
         self._plan = replace(plan, aggregation=aggregation)
         self._incremental = plan.pattern is Pattern.RMW
-        self._store: UnalignedStore = open_stores.take(directory, version, self._opened)
+        self._store: UnalignedStore = open_stores.take(directory, version, plan.options, self._opened)
+        self._store.merge = self._merge if self._incremental else None
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters
@@ -84,7 +85,7 @@ class _UnalignedInstance:
         self._store.close()
 
     def _opened(self, directory: Path, version: Version | None) -> UnalignedStore:
-        return UnalignedStore(directory, version, self._plan.options, self._merge if self._incremental else None)
+        return UnalignedStore(directory, version, self._plan.options)
 
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         aggregation = self._plan.aggregation
@@ -180,6 +181,9 @@ class CountInstance(_UnalignedInstance):
                 yield from self._fire(slots)
             self._touched.clear()
         self._fired_until = max(self._fired_until, watermark)
+
+    def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
+        return super()._merge(partials).sort(SLICE)  # for first and last, which go by the order of rows
 
     def _fire(self, slots: Slots) -> Iterator[pa.RecordBatch]:
         """Fire the windows of keys that have become complete, and put back the rows that later ones need."""

@@ -107,7 +107,7 @@ class WindowOperator(StatefulProcessor):
                     for batch in batches:
                         instance.ingest(batch, partial=partial)
             if now is not None:
-                fired_until = now * 1000
+                fired_until = max(fired_until, now * 1000)  # a wall clock may be set back
             for blob in blobs.write_all(instance.fire(fired_until)):
                 yield pd.DataFrame({self._output: [blob]})
             version = instance.commit()

@@ -144,7 +144,10 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan) -> dict[str, pa.Array]:
     windows = plan.windows
     if isinstance(windows, CustomWindows):
         times = chunk[TIME].cast(pa.int64()).to_numpy()
-        start, end = windows.assigner(times)
+        try:
+            start, end = windows.assigner(times)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"the assigner of fb.custom_window did not give two arrays: {error}") from error
         columns |= {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
         if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
             raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")

@@ -62,6 +62,7 @@ class ExtentLog:
         self._writers: dict[pa.Schema, SegmentWriter] = {}
         self._next = Version.after(base.version)
         self._sequence = itertools.count()
+        self._failed = False
         self.zero_copy_bytes = 0
 
     @property
@@ -86,9 +87,10 @@ class ExtentLog:
 
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""
-        writer = self._writer(batch.schema)
-        self._extents.setdefault(group, []).append(writer.append(group, batch))
-        self._close_if_full(writer)
+        with self._whole_or_failed():
+            writer = self._writer(batch.schema)
+            self._extents.setdefault(group, []).append(writer.append(group, batch))
+            self._close_if_full(writer)
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, extent by extent, in order of arrival."""
@@ -193,6 +195,20 @@ class ExtentLog:
         self._writers.clear()
         self._readers.clear()
 
+    @contextlib.contextmanager
+    def _whole_or_failed(self) -> Iterator[None]:
+        """After a write that went wrong nothing more is written: what this log holds is not what its files have."""
+        if self._failed:
+            raise StateDirectoryError(
+                f"a write to {self._directory} failed before, so this store can only be closed. The last commit, version "
+                f"{self.base.version}, is intact: open it again."
+            )
+        try:
+            yield
+        except OSError:
+            self._failed = True
+            raise
+
     def _live(self) -> Iterator[Extent]:
         return itertools.chain.from_iterable(self._extents.values())
 
@@ -215,8 +231,9 @@ class ExtentLog:
         self._segments[segment.name] = segment
 
     def _seal(self) -> None:
-        for writer in list(self._writers.values()):
-            self._close(writer)
+        with self._whole_or_failed():
+            for writer in list(self._writers.values()):
+                self._close(writer)
 
     def _reader(self, name: str) -> SegmentReader:
         reader = self._readers.get(name)

@@ -79,6 +79,7 @@ class _Store(Generic[Engine]):
     def commit(self) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self._settle()
+        self._require_whole()
         return self._engine.commit(None, self._engine.base.counters)
 
     def compact(self) -> None:
@@ -96,6 +97,9 @@ class _Store(Generic[Engine]):
         """Let go of files; what was not committed is lost."""
         self._engine.close()
 
+    def _require_whole(self) -> None:
+        """`InvalidArgument` while a part of what was removed has not been handed out."""
+
     def _add(self, key: Any, value: Any, window: Window, timestamp: int = 0) -> None:
         if window[1] < window[0]:
             raise InvalidArgument(f"the window {window} ends before it starts")
@@ -110,11 +114,19 @@ class _Store(Generic[Engine]):
             try:
                 columns = [pa.array(each, kind) for each, kind in zip((keys, values), self.schema.types, strict=True)]
             except (pa.ArrowException, OverflowError) as error:
-                self._waiting.clear()
-                raise InvalidArgument(f"the store holds {self.schema.to_string()}; rows do not fit: {error}") from error
+                self._waiting = [row for row in self._waiting if self._fits(*row[:2])]
+                raise InvalidArgument(f"the store holds {self.schema.to_string()}; a row does not fit: {error}") from error
             self._waiting.clear()
             batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
             self._write(batch, windows, timestamps)
+
+    def _fits(self, *row: Any) -> bool:
+        try:
+            for value, kind in zip(row, self.schema.types, strict=True):
+                pa.scalar(value, kind)
+        except (pa.ArrowException, OverflowError):
+            return False
+        return True
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not batch.schema.equals(self.schema):
@@ -140,14 +152,17 @@ class AarStore(_Store[AlignedStore]):
 
     def _open(self, directory: Path, version: Version | None, options: Options) -> AlignedStore:
         self._reading: dict[Window, Iterator[pl.DataFrame]] = {}
+        self._length: int | None = None
         return AlignedStore(directory, version, ["key"], options)
 
     def append(self, key: Any, value: Any, window: Window) -> None:
         """Add a value to a key's list in a window. Windows of one store all have the same length."""
+        self._require_length(window)
         self._add(key, value, window)
 
     def append_batch(self, batch: pa.RecordBatch, window: Window) -> None:
         """Add rows with the columns ``key`` and ``value``."""
+        self._require_length(window)
         self._settle()
         self._engine.append(window[0], self._checked(batch))
 
@@ -161,16 +176,32 @@ class AarStore(_Store[AlignedStore]):
 
     def get_window_batch(self, window: Window) -> pl.DataFrame | None:
         """The rows of some keys of a window, and of these keys all; None when there is none left."""
+        self._require_length(window)
         self._settle()
-        parts = self._reading.get(window)
-        if parts is None:
-            parts = self._reading[window] = self._engine.get_window([window[0]])
-        part = next(parts, None)
-        if part is None:
-            del self._reading[window]
+        parts = self._reading.pop(window, None)
+        if parts is not None:
+            part = next(parts, None)
+        else:
+            parts = self._engine.get_window([window[0]])
+            part = next(parts, None)  # from here on the iterator holds all of the window's rows
             self._engine.drop([window[0]])
+        if part is None:
             return None
+        self._reading[window] = parts
         return part.select("key", "value")
+
+    def _require_whole(self) -> None:
+        if self._reading:
+            raise InvalidArgument(f"the windows {list(self._reading)} are being read; call get_window until it gives None")
+
+    def _require_length(self, window: Window) -> None:
+        length = window[1] - window[0]
+        if length < 0:
+            raise InvalidArgument(f"the window {window} ends before it starts")
+        if self._length is None:
+            self._length = length
+        if length != self._length:
+            raise InvalidArgument(f"the window {window} is {length} long; the windows of this store are {self._length} long")
 
     def _write(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
         starts = np.array([window[0] for window in windows])
@@ -181,14 +212,21 @@ class AarStore(_Store[AlignedStore]):
 class _ByKey(_Store[UnalignedStore]):
     def _find(self, key: Any, window: Window) -> Slots:
         """The slot of a key's window, or none."""
-        found = self._engine.index.find(*_identity(pa.scalar(key, self.schema.types[0]).as_py()))
+        try:
+            found = self._engine.index.find(*_identity(pa.scalar(key, self.schema.types[0]).as_py()))
+        except (pa.ArrowException, OverflowError) as error:
+            raise InvalidArgument(f"keys of the store are {self.schema.types[0]}; {key!r} is not one: {error}") from error
         bounds = self._engine.index.windows(found)
         return found[(bounds[:, 0] == window[0]) & (bounds[:, 1] == window[1])]
 
     def _place(self, batch: pa.RecordBatch, windows: Sequence[Window], ett: Any = None) -> Slots:
+        if len(windows) != batch.num_rows or (ett is not None and len(ett) != batch.num_rows):
+            raise InvalidArgument(f"{batch.num_rows} rows need as many windows and times; there are {len(windows)} windows")
         keys = np.array([_identity(key) for key in batch["key"].to_pylist()], dtype=np.int64).reshape(-1, 2)
         bounds = np.array(windows, dtype=np.int64).reshape(-1, 2)
         high, low, start, end = (np.ascontiguousarray(column) for column in (*keys.T, *bounds.T))
+        if (end < start).any():
+            raise InvalidArgument(f"the window {windows[int(np.argmax(end < start))]} ends before it starts")
         return self._engine.index.place_exact(high, low, start, end, ett)
 
 

@@ -17,7 +17,7 @@ class Metrics:
         Windows read whose rows on disk had been prefetched, and windows that had to be looked for on disk. Windows that
         never left the write buffer are neither.
     evictions : int
-        Prefetched windows that were thrown out again, to make room or because more rows of them went to disk.
+        Prefetched windows that were thrown out again: to make room, or because they merged with one that was not.
     prefetched_rows, prefetched_bytes, unused_rows : int
         What was read ahead of time, and how many rows of that were evicted without being read.
     index_scans : int

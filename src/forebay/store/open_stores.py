@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay.store.filenames import Version
+from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
 
 _MOST = 16
@@ -19,14 +20,14 @@ _open: OrderedDict[Path, UnalignedStore] = OrderedDict()
 
 
 def take(
-    directory: Path, version: Version | None, opened: Callable[[Path, Version | None], UnalignedStore]
+    directory: Path, version: Version | None, options: Options, opened: Callable[[Path, Version | None], UnalignedStore]
 ) -> UnalignedStore:
-    """The store in a directory at a version: the one that was kept, if it is at just that version, or else a new one.
+    """The store in a directory: the one that was kept, if it is at that version and has these options, or else a new one.
 
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
     """
     store = _open.pop(directory, None)
-    if store is not None and version is not None and store.base.version == version:
+    if store is not None and version is not None and store.base.version == version and store.options == options:
         return store
     return opened(directory, version)
 

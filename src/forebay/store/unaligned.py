@@ -76,7 +76,7 @@ class UnalignedStore:
     ) -> None:
         self.directory = directory
         self.options = options or Options()
-        self._merge = merge
+        self.merge = merge
         self._log = ExtentLog(directory, version, self.options)
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> _KIND == _DATA]
@@ -131,15 +131,16 @@ class UnalignedStore:
         """The rows of windows with their `SLOT`, in order of arrival. `remove` or `renew` the windows then."""
         self._fit_loaded()
         where = _places(self.index.columns, self._loaded, slots)
-        hits, misses = slots[where == _ALL_LOADED], slots[where == _ON_DISK]
+        hits, misses = slots[where == _ALL_LOADED], slots[where >= _PARTLY]
         self._counts.hits += len(hits)
         self._counts.misses += len(misses)
-        parts = self._read(misses) if len(misses) else []
+        in_memory = []
         for buffer, wanted in ((self._prefetched, hits), (self._written, slots)):
             rows, roots = buffer.rows_of(wanted)
             if len(rows):
-                parts.append((buffer.take(rows), roots))
-        frame = _together(parts)
+                in_memory.append((buffer.take(rows), roots))
+        on_disk = self._read(misses) if len(misses) else []  # after the hits were taken: it may evict them
+        frame = _together([*on_disk, *in_memory])
         self._counts.reads += frame.height
         return frame
 
@@ -166,12 +167,18 @@ class UnalignedStore:
             if grown.any():
                 self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
             self.index.columns.stored[owners] += counts
+            self._room()
             self.index.touch(owners)
         self._written.clear()
 
     def compact(self) -> None:
         """Clear out the dead rows that the last scan found, if there are too many of them."""
         total = self._log.disk_bytes
+        needed = int(self.index.columns.stored.sum(dtype=np.int64))
+        if not self._live and self._log.rows_of(self._extents) > self.options.max_space_amplification * needed:
+            nothing = np.zeros(self.index.capacity, np.uint8)  # windows have ended without being looked for on disk
+            for number in self._extents:
+                *_, self._live[number] = self._pieces_of(number).find(self.index.columns, nothing)
         if self._live and total > max(LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
             self._counts.compactions += 1
             for number in [number for number in self._extents if number in self._live]:
@@ -199,14 +206,15 @@ class UnalignedStore:
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes each window has on disk."""
-        return self.index.columns.stored[slots] * self._row_bytes
+        return _stored(self.index.columns, slots) * self._row_bytes
 
     @property
     def memory_bytes(self) -> int:
         """Size of the buffers and the key index, as far as they are in memory."""
         if "index" not in self.__dict__:
             return 0
-        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes
+        pieces = sum(column.nbytes for pieces in self._pieces.values() for column in pieces)
+        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + pieces
 
     @property
     def live_bytes(self) -> int:
@@ -252,7 +260,7 @@ class UnalignedStore:
             self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))
             self._counts.prefetched_rows += batch.num_rows
             self._counts.prefetched_bytes += batch.nbytes
-            _mark_loaded(columns, self._loaded, nearby)
+            _mark(columns, self._loaded, nearby, True)
         return wanted
 
     def _nearest(self, requested: Slots) -> Slots:
@@ -269,7 +277,7 @@ class UnalignedStore:
             candidates, ett = candidates[nearest], ett[nearest]
         candidates = candidates[np.argsort(ett)]
         room = self._room() / max(1.0, self._row_bytes)
-        fitting = np.searchsorted(np.cumsum(self.index.columns.stored[candidates]), room, side="right")
+        fitting = np.searchsorted(np.cumsum(_stored(self.index.columns, candidates)), room, side="right")
         return candidates[:fitting]
 
     def _room(self) -> int:
@@ -277,19 +285,18 @@ class UnalignedStore:
         budget = self.options.memory_bytes // 4
         if self._prefetched.nbytes > budget // 2:
             rows, slots = self._prefetched.live()
-            loaded = self._loaded[slots] == self.index.columns.generation[slots]
-            rows, slots = rows[loaded], slots[loaded]
-            batch = self._prefetched.take(rows)
-            if batch.nbytes > budget // 2:
-                owners = np.unique(slots)
-                kept = owners[np.argsort(self.index.columns.ett[owners])][: len(owners) // 2]
-                staying = np.isin(slots, kept)
-                self._counts.evictions += len(owners) - len(kept)
-                self._counts.unused_rows += int(np.count_nonzero(~staying))
-                self._loaded[np.setdiff1d(owners, kept)] = 0
-                batch, slots = batch.filter(pa.array(staying)), slots[staying]
+            owners = np.unique(slots)
+            kept = owners[_places(self.index.columns, self._loaded, owners) == _ALL_LOADED]
+            row_bytes = self._prefetched.nbytes / len(self._prefetched)
+            if np.count_nonzero(np.isin(slots, kept)) * row_bytes > budget // 2:
+                kept = kept[np.argsort(self.index.columns.ett[kept])][: len(kept) // 2]
+            staying = np.isin(slots, kept)
+            self._counts.evictions += len(owners) - len(kept)
+            self._counts.unused_rows += int(np.count_nonzero(~staying))
+            _mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
+            batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
             self._prefetched.clear()
-            if batch.num_rows:
+            if batch is not None:
                 self._prefetched.append(batch, slots)
         return max(0, budget - self._prefetched.nbytes)
 
@@ -351,9 +358,9 @@ class UnalignedStore:
                 self._rewrite(self._extents[first:])
 
     def _merged(self, batch: pa.RecordBatch, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
-        if self._merge is None:
+        if self.merge is None:
             return batch, slots
-        merged = self._merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
+        merged = self.merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
         table = merged.to_arrow(compat_level=pl.CompatLevel.oldest()).select(batch.schema.names).cast(batch.schema)
         return table.combine_chunks().to_batches()[0], merged[SLOT].to_numpy()
 
@@ -377,31 +384,47 @@ def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
     return pl.DataFrame(batch.append_column(SLOT, pa.array(np.concatenate([slots for _, slots in parts]))))
 
 
-_IN_MEMORY, _ALL_LOADED, _ON_DISK = range(3)
+_IN_MEMORY, _ALL_LOADED, _PARTLY, _ON_DISK = range(4)
 
 
 @numba.njit(cache=True)
 def _places(c, loaded, slots):  # type: ignore[no-untyped-def]
-    """Where the rows of each window are that are not in the write buffer."""
+    """Where the rows of each window are that are not in the write buffer.
+
+    After sessions have merged, the rows of only some of them may be in the prefetch buffer.
+    """
     places = np.empty(len(slots), np.uint8)
     for number in range(len(slots)):
-        place = _IN_MEMORY
+        here, there = False, False
         member = slots[number]
         while member >= 0:
             if c.stored[member] > 0:
-                if loaded[member] != c.generation[member]:
-                    place = _ON_DISK
-                    break
-                place = _ALL_LOADED
+                if loaded[member] == c.generation[member]:
+                    here = True
+                else:
+                    there = True
             member = c.sibling[member]
-        places[number] = place
+        places[number] = (_PARTLY if here else _ON_DISK) if there else (_ALL_LOADED if here else _IN_MEMORY)
     return places
 
 
 @numba.njit(cache=True)
-def _mark_loaded(c, loaded, slots):  # type: ignore[no-untyped-def]
+def _mark(c, loaded, slots, prefetched):  # type: ignore[no-untyped-def]
+    """Note of windows, and of those they absorbed, that their rows are in the prefetch buffer, or that they are not."""
     for slot in slots:
         member = slot
         while member >= 0:
-            loaded[member] = c.generation[member]
+            loaded[member] = c.generation[member] if prefetched else 0
             member = c.sibling[member]
+
+
+@numba.njit(cache=True)
+def _stored(c, slots):  # type: ignore[no-untyped-def]
+    """Rows on disk of windows and of those they absorbed."""
+    rows = np.zeros(len(slots), np.int64)
+    for number in range(len(slots)):
+        member = slots[number]
+        while member >= 0:
+            rows[number] += c.stored[member]
+            member = c.sibling[member]
+    return rows
