@@ -1,8 +1,8 @@
 """The stores alone, without Spark: figures 10, 11 and 12 of FlowKV, state larger than memory, and opening a large store.
 
 `make bench-store` runs all of it and writes a CSV and a chart of each figure, and a table of all, into bench/store.
-Every run is a process of its own. Accesses are those of NEXMark queries, with the rates and sizes below: rows arrive in steps
-of 1,000; after each step the watermark moves, and what is due is read and removed.
+Every run is a process of its own. Accesses are those of NEXMark queries, with the rates and sizes below: rows arrive in
+steps of 1,000; after each step the watermark moves, and what is due is read and removed.
 """
 
 from __future__ import annotations

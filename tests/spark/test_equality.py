@@ -82,7 +82,12 @@ def test_every_window_aggregate_and_key_type(stream, tmp_path, window, aggregate
     assert check(stream, tmp_path, window, [key], aggregates) > 5
 
 
-@pytest.mark.parametrize("key", [f"k_{name}" for name in KEYS])
+FEW = ("string", "double", "array", "struct", "decimal", "timestamp")
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(f"k_{name}", marks=[] if name in FEW else [pytest.mark.slow]) for name in KEYS]
+)
 def test_key_types_in_a_stream(stream, tmp_path, key):
     """Read-modify-write: keys are grouped in pack, in the write buffer and when the window fires."""
     assert check(stream, tmp_path, ("30 seconds",), [key], [fb.count("*"), fb.sum("l"), fb.max("s"), fb.var_pop("x")]) > 2

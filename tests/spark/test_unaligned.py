@@ -11,6 +11,7 @@ from streams import HOLISTIC, INCREMENTAL, SECOND, assert_same, generate, oracle
 
 import forebay as fb
 
+SLOW = pytest.mark.slow
 STREAMED = [each for each in HOLISTIC if each.function != "count_distinct"]  # which Spark refuses in streams
 AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + STREAMED}
 
@@ -40,9 +41,17 @@ def varying_gap():
     return F.when(third == 0, "2 seconds").when(third == 1, "9 seconds").otherwise("0 seconds")
 
 
-@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
-@pytest.mark.parametrize("gap", ["fixed", "varying"])
+@pytest.mark.parametrize(
+    ("gap", "aggregates"),
+    [
+        ("fixed", "mixed"),
+        ("varying", "incremental"),
+        pytest.param("fixed", "incremental", marks=SLOW),
+        pytest.param("varying", "mixed", marks=SLOW),
+    ],
+)
 def test_sessions(stream, tmp_path, names, gap, aggregates):
+    aggregates = AGGREGATES[aggregates]
     gap = "1 second" if gap == "fixed" else varying_gap()
     windows = fb.session_window("ts", gap), F.session_window("ts", gap)
     query, found, expected = run_both(stream, tmp_path, names, *windows, ["key"], aggregates)
@@ -50,7 +59,16 @@ def test_sessions(stream, tmp_path, names, gap, aggregates):
     assert fb.progress(query).rows_late > 0
 
 
-@pytest.mark.parametrize("key", [["key", "k_string"], ["k_double"], ["k_array"], ["k_struct"], ["k_string", "k_binary"]])
+@pytest.mark.parametrize(
+    "key",
+    [
+        ["k_double"],
+        ["k_string", "k_array"],
+        pytest.param(["key", "k_string"], marks=SLOW),
+        pytest.param(["k_struct"], marks=SLOW),
+        pytest.param(["k_string", "k_binary"], marks=SLOW),
+    ],
+)
 def test_sessions_of_all_kinds_of_keys(stream, tmp_path, names, key):
     windows = fb.session_window("ts", "500 milliseconds"), F.session_window("ts", "500 milliseconds")
     aggregates = [fb.count("*"), fb.sum("l"), fb.max("s"), fb.median("x")]
@@ -71,7 +89,9 @@ def test_sessions_without_keys(stream, tmp_path, names):
     assert assert_same(stream.spark.table(names[0]), stream.spark.table(names[1]), 0) > 100
 
 
-@pytest.mark.parametrize("aggregates", [[fb.count("*"), fb.sum("i")], [fb.median("x"), fb.collect_list("s")]])
+@pytest.mark.parametrize(
+    "aggregates", [pytest.param([fb.count("*"), fb.sum("i")], marks=SLOW), [fb.median("x"), fb.collect_list("s")]]
+)
 def test_sessions_of_many_keys(spark, tmp_path, names, aggregates):
     many = generate(spark, tmp_path, keys=20_000, rows=30_000)
     windows = fb.session_window("ts", "8 seconds"), F.session_window("ts", "8 seconds")
@@ -87,7 +107,7 @@ def test_sessions_of_a_batch(stream, aggregates):
     assert assert_same(found, oracle(df, F.session_window("ts", "1 second"), ["key"], aggregates), 1) > 100
 
 
-@pytest.mark.parametrize("window", [("10 seconds",), ("25 seconds", "10 seconds", "3 seconds")])
+@pytest.mark.parametrize("window", [pytest.param(("10 seconds",), marks=SLOW), ("25 seconds", "10 seconds", "3 seconds")])
 def test_update_mode(stream, tmp_path, names, window):
     """Every micro-batch emits the results that it changed."""
     windows = fb.window("ts", *window), F.window("ts", *window)
@@ -122,8 +142,10 @@ def rows_by_key(stream):
     return keys
 
 
-@pytest.mark.parametrize("slide", [3, 2, 1])
-@pytest.mark.parametrize("holistic", [False, True], ids=["incremental", "holistic"])
+@pytest.mark.parametrize(
+    ("slide", "holistic"),
+    [(3, False), (2, True), *(pytest.param(*each, marks=SLOW) for each in [(1, False), (2, False), (1, True), (3, True)])],
+)
 def test_count_windows(stream, tmp_path, names, slide, holistic):
     aggregate = fb.collect_list("u") if holistic else fb.sum("u")
     df = fb.groupBy(stream.streaming("5 seconds"), fb.count_window(3, slide), "key").agg(aggregate.alias("value"))
@@ -139,8 +161,10 @@ def test_count_windows(stream, tmp_path, names, slide, holistic):
     assert len(found) > 100
 
 
-@pytest.mark.parametrize("accumulate", [False, True], ids=["purging", "accumulating"])
-@pytest.mark.parametrize("holistic", [False, True], ids=["incremental", "holistic"])
+@pytest.mark.parametrize(
+    ("accumulate", "holistic"),
+    [(True, False), (False, True), pytest.param(True, True, marks=SLOW), pytest.param(False, False, marks=SLOW)],
+)
 def test_a_global_window_every_so_many_rows(stream, tmp_path, names, accumulate, holistic):
     aggregate = fb.collect_list("u") if holistic else fb.sum("u")
     window = fb.global_window(fb.every_rows(7), accumulate)
@@ -179,7 +203,7 @@ def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
         query.stop()
 
 
-@pytest.mark.parametrize("hint", [None, "aligned", "rmw"])
+@pytest.mark.parametrize("hint", [None, "aligned", pytest.param("rmw", marks=SLOW)])
 def test_custom_windows(stream, tmp_path, names, hint):
     def turns(times, second=SECOND):
         phase = times % (10 * second)
@@ -215,7 +239,7 @@ def test_custom_windows(stream, tmp_path, names, hint):
     assert fb.progress(query).rows_in == read
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [True, pytest.param(False, marks=SLOW)])
 def test_explain_says_what_custom_windows_turned_out_to_be(stream, tmp_path, names, capsys, shared):
     def ten_seconds(times):
         return times // 10_000_000 * 10_000_000, times // 10_000_000 * 10_000_000 + 10_000_000
@@ -281,6 +305,7 @@ def test_restarts(stream, tmp_path, mode):
     assert len(found) > 50
 
 
+@SLOW
 def test_restarts_of_count_windows(stream, tmp_path, names):
     def build(df):
         return fb.groupBy(df, fb.count_window(5, 2), "key").agg(fb.count("*").alias("n"), fb.median("u").alias("m"))
