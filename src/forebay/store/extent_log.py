@@ -73,9 +73,9 @@ class ExtentLog:
     @property
     def disk_bytes(self) -> int:
         """Size of the segments that have live extents."""
-        self._seal()
-        live = {extent.segment for extent in self._live()}
-        return sum(self._segments[name].size for name in live)
+        sizes = {name: segment.size for name, segment in self._segments.items()}
+        sizes |= {writer.name: writer.size for writer in self._writers.values()}
+        return sum(sizes[name] for name in {extent.segment for extent in self._live()})
 
     def bytes_of(self, groups: Iterable[int]) -> int:
         """Size on disk of the rows of ``groups``."""

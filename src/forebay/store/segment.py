@@ -52,6 +52,7 @@ class SegmentWriter:
 
     def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
         self._path = directory / name
+        self.name = name
         self.schema = schema
         header = schema.serialize()
         self._schema_size = header.size

@@ -353,7 +353,7 @@ class UnalignedStore:
     def _combine(self) -> None:
         sizes = [self._log.bytes_of([number]) for number in self._extents]
         if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
-            first = joining(sizes, SEGMENT_BYTES)
+            first = joining(sizes, SEGMENT_BYTES // 2)  # extents that are nearly full stay
             if len(sizes) - first > 1:
                 self._rewrite(self._extents[first:])
 
