@@ -1,9 +1,12 @@
 """The unaligned store: prediction, merged windows and space, where a mistake would lose rows or double them."""
 
+import resource
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.errors import StateDirectoryError
 from forebay.store import unaligned
 from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
@@ -187,3 +190,24 @@ def test_the_key_index_survives_snapshots_and_changes(tmp_path, monkeypatch):
         version = store.commit()
         store = store_at(tmp_path, version)
     assert len(store.index.live()) == sum(map(len, expected.values()))
+
+
+def test_a_full_disk_in_the_middle_of_a_flush(tmp_path):
+    """The last commit is intact; the store that failed can only be closed."""
+    store = store_at(tmp_path)
+    add(store, [1, 2], [0, 0], [5, 5], [10, 20])
+    version = store.commit()
+    keys = np.arange(100, 4000)
+    add(store, keys, keys, keys + 5)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the kernel refuses to let a file grow beyond
+    try:
+        with pytest.raises(StateDirectoryError, match="Committed state is intact"):
+            store.commit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(StateDirectoryError, match="open it again"):
+        store.commit()
+    store.close()
+    again = store_at(tmp_path, version)
+    assert values(again, again.index.due(5)) == [10, 20]
