@@ -8,6 +8,7 @@ tested in ``tests/spark``; here only the numbers of result rows are compared.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rate", type=int, default=20_000)
+    parser.add_argument("--windows", nargs="*", choices=["tumbling", "sliding", "session"])
     arguments = parser.parse_args()
     spark = (
         SparkSession.builder.master("local[2]")
@@ -55,15 +57,16 @@ def main() -> None:
             .parquet(str(work / "bids"))
             .withWatermark("ts", "1 second")
         )
-        tumbling, sliding = ("10 seconds",), ("10 seconds", "5 seconds")
-        for name, window, mine, theirs in (
-            ("tumbling median (AAR)", tumbling, fb.median("price"), F.median("price")),
-            ("sliding median (AAR)", sliding, fb.median("price"), F.median("price")),
-            ("tumbling count and mean (RMW)", tumbling, fb.avg("price"), F.avg("price")),
-            ("sliding count and mean (RMW)", sliding, fb.avg("price"), F.avg("price")),
-        ):
-            ours = fb.groupBy(stream, fb.window("ts", *window), "bidder").agg(fb.count("*"), mine)
-            spark_own = stream.groupBy(F.window("ts", *window), "bidder").agg(F.count("*"), theirs)
+        windows = {
+            "tumbling": (fb.window("ts", "10 seconds"), F.window("ts", "10 seconds")),
+            "sliding": (fb.window("ts", "10 seconds", "5 seconds"), F.window("ts", "10 seconds", "5 seconds")),
+            "session": (fb.session_window("ts", "5 seconds"), F.session_window("ts", "5 seconds")),
+        }
+        medians, means = (fb.median("price"), F.median("price")), (fb.avg("price"), F.avg("price"))
+        for kind, (mine, theirs) in itertools.product(arguments.windows or windows, (medians, means)):
+            name = f"{kind} {mine.function}"
+            ours = fb.groupBy(stream, windows[kind][0], "bidder").agg(fb.count("*"), mine)
+            spark_own = stream.groupBy(windows[kind][1], "bidder").agg(F.count("*"), theirs)
             rate, rows = race(ours, work / f"{name} forebay")
             spark_rate, spark_rows = race(spark_own, work / f"{name} spark")
             assert rows == spark_rows, (name, rows, spark_rows)

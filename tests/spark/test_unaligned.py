@@ -89,9 +89,8 @@ def test_sessions_without_keys(stream, tmp_path, names):
     assert assert_same(stream.spark.table(names[0]), stream.spark.table(names[1]), 0) > 100
 
 
-@pytest.mark.parametrize(
-    "aggregates", [pytest.param([fb.count("*"), fb.sum("i")], marks=SLOW), [fb.median("x"), fb.collect_list("s")]]
-)
+@SLOW
+@pytest.mark.parametrize("aggregates", [[fb.count("*"), fb.sum("i")], [fb.median("x"), fb.collect_list("s")]])
 def test_sessions_of_many_keys(spark, tmp_path, names, aggregates):
     many = generate(spark, tmp_path, keys=20_000, rows=30_000)
     windows = fb.session_window("ts", "8 seconds"), F.session_window("ts", "8 seconds")
