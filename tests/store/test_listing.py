@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError, VersionNotFound
 from forebay.store import extent_log, unaligned
@@ -236,7 +236,6 @@ class Histories(RuleBasedStateMachine):
     """Random accesses, commits, crashes and compactions; the store must be the dict at all times."""
 
     kind = Aar()
-    steps = 0
 
     @initialize()
     def begin(self):
@@ -284,7 +283,11 @@ class Histories(RuleBasedStateMachine):
 
 def run_histories(kind, examples):
     class Machine(Histories):
-        pass
+        done = 0
+
+        @invariant()
+        def count(self):
+            Machine.done += 1
 
     Machine.kind = kind
     run_state_machine_as_test(
@@ -297,6 +300,7 @@ def run_histories(kind, examples):
             derandomize=True,
         ),
     )
+    return Machine.done
 
 
 def test_histories(kind):
@@ -305,4 +309,4 @@ def test_histories(kind):
 
 @pytest.mark.slow
 def test_ten_thousand_steps(kind):
-    run_histories(kind, 250)
+    assert run_histories(kind, 300) >= 10_000
