@@ -50,7 +50,7 @@ class Inputs:
     def add(self, column: Column) -> str:
         """The name of an input column for an expression. Expressions are compared as Spark does, not by their text."""
         for position, known in enumerate(self._expressions):
-            if known._jc.equals(column._jc):  # type: ignore[operator]
+            if known._jc.equals(column._jc):  # type: ignore[operator]  # a py4j object
                 return f"a{position}"
         kind = self._df.select(column).schema.fields[0].dataType
         require_supported(kind, str(column).removeprefix("Column<'").removesuffix("'>"))
