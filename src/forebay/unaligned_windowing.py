@@ -21,7 +21,7 @@ from forebay.store import open_stores, predictors
 from forebay.store.aligned import LOAD_FACTOR, SLICE
 from forebay.store.filenames import Version
 from forebay.store.key_index import Slots
-from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.store.unaligned import SLOT
 from forebay.windowing import (
     NEVER,
     WINDOW,
@@ -67,8 +67,7 @@ class _UnalignedInstance:
             aggregation = replace(aggregation, keys=(), carried=plan.keys)
         self._plan = replace(plan, aggregation=aggregation)
         self._incremental = plan.pattern is Pattern.RMW
-        self._store: UnalignedStore = open_stores.take(directory, version, plan.options, self._opened)
-        self._store.merge = self._merge if self._incremental else None
+        self._store = open_stores.take(directory, version, plan.options, self._merge if self._incremental else None)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters
@@ -83,9 +82,6 @@ class _UnalignedInstance:
 
     def close(self) -> None:
         self._store.close()
-
-    def _opened(self, directory: Path, version: Version | None) -> UnalignedStore:
-        return UnalignedStore(directory, version, self._plan.options)
 
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         aggregation = self._plan.aggregation

@@ -310,3 +310,9 @@ def test_histories(kind):
 @pytest.mark.slow
 def test_ten_thousand_steps(kind):
     assert run_histories(kind, 300) >= 10_000
+
+
+def test_null_is_a_key(tmp_path):
+    store = AurStore(tmp_path / "s", value=pa.int64())
+    store.append_batch(batch([(None, 1), ("ann", 2), (None, 3)]), [(0, 5)] * 3, [0, 0, 0])
+    assert (store.get(None, (0, 5)), store.get("ann", (0, 5))) == ([1, 3], [2])

@@ -117,13 +117,12 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
     output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory))
-    clock = clock_of(bound.plan)
-    operator = WindowOperator(plan, bound.layout, conf.state_directory, output, clock)
+    operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
     return (
         df.select(*bound.projection)
         .mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
         .groupBy(_VNODE)
-        .transformWithStateInPandas(operator, f"{output} binary", "append", clock.value)
+        .transformWithStateInPandas(operator, f"{output} binary", "append", clock_of(bound.plan).value)
         .mapInArrow(_unpack, bound.schema)
     )
 

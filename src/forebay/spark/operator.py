@@ -56,12 +56,9 @@ class WindowOperator(StatefulProcessor):
         Where state lives, if not in the checkpoint.
     output : str
         The name of the column of blobs that it emits.
-    clock : Clock
-        What tells it the time.
     """
 
-    def __init__(self, plan: bytes, layout: dict[str, Any], state_directory: str | None, output: str, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, plan: bytes, layout: dict[str, Any], state_directory: str | None, output: str) -> None:
         self._pickled = plan
         self._output = output
         self._layout = layout
@@ -99,7 +96,8 @@ class WindowOperator(StatefulProcessor):
         token, fired_until, timer = self._state.get() or (None, NEVER, None)
         location = Location.parse(root, token, layout) if token else Location.new(root, vnode, layout)
         instance = open_instance(self._plan, location.directory, location.version, fired_until, updating=updating)
-        now = self._now(timer_values)
+        clock = clock_of(self._plan)
+        now = _now(clock, timer_values)
         try:
             for frame in rows:
                 for blob in frame[PAYLOAD].dropna():
@@ -113,29 +111,30 @@ class WindowOperator(StatefulProcessor):
             version = instance.commit()
         finally:
             instance.close()
-        following = self._following(now)
+        following = _following(self._plan, clock, now)
         if timer is not None:
             self._handle.deleteTimer(timer)
         if following is not None:
             self._handle.registerTimer(following)
         self._state.update((str(location.at(version)) if version else None, fired_until, following))
 
-    def _now(self, timer_values: TimerValues) -> int | None:
-        """Milliseconds on the operator's clock; None before there is a watermark."""
-        if self._clock is Clock.WALL:
-            return int(timer_values.getCurrentProcessingTimeInMs())
-        if self._clock is Clock.NONE:
-            return 0
-        return int(timer_values.getCurrentWatermarkInMs()) or None  # Spark's watermark is 0 until there is one
 
-    def _following(self, now: int | None) -> int | None:
-        """When the operator has to run even if no row comes, in milliseconds."""
-        from forebay.windows import GlobalWindow
+def _now(clock: Clock, timer_values: TimerValues) -> int | None:
+    """Milliseconds on a clock; None before there is a watermark."""
+    if clock is Clock.WALL:
+        return int(timer_values.getCurrentProcessingTimeInMs())
+    if clock is Clock.NONE:
+        return 0
+    return int(timer_values.getCurrentWatermarkInMs()) or None  # Spark's watermark is 0 until there is one
 
-        assert self._plan is not None
-        if self._clock is Clock.NONE:
-            return None
-        if isinstance(self._plan.windows, GlobalWindow) and self._plan.windows.every is not None and now is not None:
-            every = -(-self._plan.windows.every // 1000)
-            return (now // every + 1) * every
-        return (now or 0) + 1
+
+def _following(plan: WindowPlan, clock: Clock, now: int | None) -> int | None:
+    """When the operator has to run even if no row comes, in milliseconds."""
+    from forebay.windows import GlobalWindow
+
+    if clock is Clock.NONE:
+        return None
+    if isinstance(plan.windows, GlobalWindow) and plan.windows.every is not None and now is not None:
+        every = -(-plan.windows.every // 1000)
+        return (now // every + 1) * every
+    return (now or 0) + 1

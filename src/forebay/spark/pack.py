@@ -1,8 +1,8 @@
 """Pack: rows to blobs, on the map side of the shuffle.
 
-Rows are assigned to slices of aligned windows, or to bounds of their own, partitioned by virtual node, and written as one Arrow
-stream per virtual node, so that Spark shuffles a handful of blobs. Where aligned windows have aggregates with partial results
-and combining pays, a blob holds those instead.
+Rows are assigned to slices of aligned windows, or to bounds of their own, partitioned by virtual node, and written as one
+Arrow stream per virtual node, so that Spark shuffles a handful of blobs. Where aligned windows have aggregates with partial
+results and combining pays, a blob holds those instead.
 """
 
 from __future__ import annotations

@@ -222,7 +222,9 @@ class _ByKey(_Store[UnalignedStore]):
     def _place(self, batch: pa.RecordBatch, windows: Sequence[Window], ett: Any = None) -> Slots:
         if len(windows) != batch.num_rows or (ett is not None and len(ett) != batch.num_rows):
             raise InvalidArgument(f"{batch.num_rows} rows need as many windows and times; there are {len(windows)} windows")
-        keys = np.array([_identity(key) for key in batch["key"].to_pylist()], dtype=np.int64).reshape(-1, 2)
+        distinct = batch["key"].dictionary_encode(null_encoding="encode")
+        hashes = np.array([_identity(key) for key in distinct.dictionary.to_pylist()], dtype=np.int64).reshape(-1, 2)
+        keys = hashes[distinct.indices.to_numpy()]
         bounds = np.array(windows, dtype=np.int64).reshape(-1, 2)
         high, low, start, end = (np.ascontiguousarray(column) for column in (*keys.T, *bounds.T))
         if (end < start).any():

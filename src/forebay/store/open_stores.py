@@ -7,29 +7,27 @@ saves is reading the key index, and the rows that were read ahead of time.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 
 from forebay.store.filenames import Version
 from forebay.store.options import Options
-from forebay.store.unaligned import UnalignedStore
+from forebay.store.unaligned import Merge, UnalignedStore
 
 _MOST = 16
 
 _open: OrderedDict[Path, UnalignedStore] = OrderedDict()
 
 
-def take(
-    directory: Path, version: Version | None, options: Options, opened: Callable[[Path, Version | None], UnalignedStore]
-) -> UnalignedStore:
+def take(directory: Path, version: Version | None, options: Options, merge: Merge | None) -> UnalignedStore:
     """The store in a directory: the one that was kept, if it is at that version and has these options, or else a new one.
 
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
     """
     store = _open.pop(directory, None)
     if store is not None and version is not None and store.base.version == version and store.options == options:
+        store.merge = merge
         return store
-    return opened(directory, version)
+    return UnalignedStore(directory, version, options, merge)
 
 
 def keep(store: UnalignedStore) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.store.key_index import Columns, KeyIndex, Slots
+from forebay.store import kernels
+from forebay.store.kernels import NEARBY, Columns
+from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
-
-REQUESTED, NEARBY = 1, 2
-"""Marks of windows that a scan looks for: those that are read now, and those that are read ahead of time."""
 
 
 class Pieces(NamedTuple):
@@ -46,8 +44,8 @@ class Pieces(NamedTuple):
 
     def find(self, columns: Columns, marks: npt.NDArray[np.uint8]) -> tuple[Rows, Slots, int]:
         """Rows of marked windows, the window of each, and how many rows of the extent are live beside the requested ones."""
-        hits, found, live = _find(columns, marks, *self)
-        rows, roots = _expand(hits, found, self.first, self.rows, columns.parent, self.slot)
+        hits, found, live = kernels.find_pieces(columns, marks, *self)
+        rows, roots = kernels.expand(hits, found, self.first, self.rows, columns.parent, self.slot)
         return rows, roots, int(live)
 
     def live(self, columns: Columns) -> tuple[Rows, Slots]:
@@ -59,70 +57,14 @@ class Pieces(NamedTuple):
 
 def by_trigger_time(slots: Slots, columns: Columns) -> tuple[Rows, Slots, Slots]:
     """The order of rows by their windows' ETT, and by arrival within a window; the windows, and how many rows each has."""
-    counts, owners = _counted(slots, len(columns.ett))
+    counts, owners = kernels.counted(slots, len(columns.ett))
     owners = owners[np.argsort(columns.ett[owners], kind="stable")]
     numbers = counts[owners]
     counts[owners] = np.cumsum(numbers) - numbers
-    return _scattered(slots, counts), owners, numbers.astype(np.int32)
+    return kernels.scattered(slots, counts), owners, numbers.astype(np.int32)
 
 
 def cuts(rows: int, nbytes: int, extent_bytes: int, most: int | None = None) -> Sequence[int]:
     """Where rows of so many bytes are cut into extents, at most ``most``: the first row of each, and the end."""
     step = max(1, rows * extent_bytes // max(nbytes, 1), -(-rows // most) if most else 1)
     return [*range(0, rows, step), rows]
-
-
-@numba.njit(cache=True)
-def _counted(slots, capacity):  # type: ignore[no-untyped-def]
-    counts = np.zeros(capacity, np.int64)
-    owners = np.empty(min(capacity, len(slots)), np.int32)
-    found = 0
-    for slot in slots:
-        if counts[slot] == 0:
-            owners[found] = slot
-            found += 1
-        counts[slot] += 1
-    return counts, owners[:found]
-
-
-@numba.njit(cache=True)
-def _scattered(slots, places):  # type: ignore[no-untyped-def]
-    order = np.empty(len(slots), np.int64)
-    for row in range(len(slots)):
-        order[places[slots[row]]] = row
-        places[slots[row]] += 1
-    return order
-
-
-@numba.njit(cache=True)
-def _find(c, marks, slot, generation, first, rows):  # type: ignore[no-untyped-def]
-    hits = np.empty(len(slot), np.int64)
-    count, found, live = 0, 0, 0
-    for piece in range(len(slot)):
-        owner = slot[piece]
-        if c.generation[owner] != generation[piece]:
-            continue
-        while c.parent[owner] >= 0:
-            owner = c.parent[owner]
-        if marks[owner]:
-            hits[count] = piece
-            count += 1
-            found += rows[piece]
-        if marks[owner] != REQUESTED:
-            live += rows[piece]
-    return hits[:count], found, live
-
-
-@numba.njit(cache=True)
-def _expand(hits, found, first, rows, parent, slot):  # type: ignore[no-untyped-def]
-    numbers, roots = np.empty(found, np.int64), np.empty(found, np.int32)
-    at = 0
-    for piece in hits:
-        owner = slot[piece]
-        while parent[owner] >= 0:
-            owner = parent[owner]
-        for row in range(rows[piece]):
-            numbers[at] = first[piece] + row
-            roots[at] = owner
-            at += 1
-    return numbers, roots

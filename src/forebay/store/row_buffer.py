@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.store import kernels
+from forebay.store.extent_log import joining
 from forebay.store.key_index import KeyIndex, Slots
 
 Rows = npt.NDArray[np.int64]
@@ -51,7 +52,9 @@ class RowBuffer:
             self._previous = _grown(self._previous, capacity, -1)
         if self._index.capacity > len(self._heads):
             self._heads = _grown(self._heads, self._index.capacity, -1)
-        _link(self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots)
+        kernels.link(
+            self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots
+        )
         self._batches.append(batch)
         self._rows = rows
         self.nbytes += batch.nbytes
@@ -63,7 +66,7 @@ class RowBuffer:
         if not self._rows or not len(slots):
             return np.empty(0, np.int64), np.empty(0, np.int32)
         arguments = (self._index.columns, self._heads, self._previous, self._generations, slots)
-        rows, roots = _collect(*arguments, _count(*arguments))
+        rows, roots = kernels.collect_rows(*arguments, kernels.count_rows(*arguments))
         order = np.argsort(rows)
         return rows[order], roots[order]
 
@@ -86,12 +89,7 @@ class RowBuffer:
 
     def _combine(self) -> None:
         """The youngest batches become one as long as each is no larger than those after it together."""
-        first, size = len(self._batches) - 1, self._batches[-1].num_rows
-        while first > 0 and self._batches[first - 1].num_rows <= size:
-            first -= 1
-            size += self._batches[first].num_rows
-        if len(self._batches) - first == 1:
-            first -= 1
+        first = min(joining([batch.num_rows for batch in self._batches], self._rows), len(self._batches) - 2)
         self._batches[first:] = [pa.concat_batches(self._batches[first:])]
 
 
@@ -99,43 +97,3 @@ def _grown(array: npt.NDArray[Any], capacity: int, fill: int) -> npt.NDArray[Any
     longer = np.full(capacity, fill, array.dtype)
     longer[: len(array)] = array
     return longer
-
-
-@numba.njit(cache=True)
-def _link(generation, heads, previous, slots, generations, first, added):  # type: ignore[no-untyped-def]
-    for number in range(len(added)):
-        slot, row = added[number], first + number
-        slots[row] = slot
-        generations[row] = generation[slot]
-        previous[row] = heads[slot]
-        heads[slot] = row
-
-
-@numba.njit(cache=True)
-def _count(c, heads, previous, generations, slots):  # type: ignore[no-untyped-def]
-    count = 0
-    for slot in slots:
-        member = slot
-        while member >= 0:
-            row = heads[member] if member < len(heads) else -1
-            while row >= 0 and generations[row] == c.generation[member]:
-                count += 1
-                row = previous[row]
-            member = c.sibling[member]
-    return count
-
-
-@numba.njit(cache=True)
-def _collect(c, heads, previous, generations, slots, count):  # type: ignore[no-untyped-def]
-    rows, roots = np.empty(count, np.int64), np.empty(count, np.int32)
-    at = 0
-    for slot in slots:
-        member = slot
-        while member >= 0:
-            row = heads[member] if member < len(heads) else -1
-            while row >= 0 and generations[row] == c.generation[member]:
-                rows[at], roots[at] = row, slot
-                at += 1
-                row = previous[row]
-            member = c.sibling[member]
-    return rows, roots

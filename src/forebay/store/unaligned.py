@@ -13,20 +13,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument
+from forebay.store import kernels
 from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
 from forebay.store.filenames import Version
+from forebay.store.kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.pieces import NEARBY, REQUESTED, Pieces, by_trigger_time, cuts
+from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
 
 SLOT = "slot"
@@ -130,8 +131,8 @@ class UnalignedStore:
     def get(self, slots: Slots) -> pl.DataFrame:
         """The rows of windows with their `SLOT`, in order of arrival. `remove` or `renew` the windows then."""
         self._fit_loaded()
-        where = _places(self.index.columns, self._loaded, slots)
-        hits, misses = slots[where == _ALL_LOADED], slots[where >= _PARTLY]
+        where = kernels.places(self.index.columns, self._loaded, slots)
+        hits, misses = slots[where == ALL_LOADED], slots[where >= PARTLY]
         self._counts.hits += len(hits)
         self._counts.misses += len(misses)
         in_memory = []
@@ -206,7 +207,7 @@ class UnalignedStore:
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes each window has on disk."""
-        return _stored(self.index.columns, slots) * self._row_bytes
+        return kernels.stored(self.index.columns, slots) * self._row_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -260,7 +261,7 @@ class UnalignedStore:
             self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))
             self._counts.prefetched_rows += batch.num_rows
             self._counts.prefetched_bytes += batch.nbytes
-            _mark(columns, self._loaded, nearby, True)
+            kernels.mark(columns, self._loaded, nearby, True)
         return wanted
 
     def _nearest(self, requested: Slots) -> Slots:
@@ -269,7 +270,7 @@ class UnalignedStore:
         if not count:
             return np.empty(0, np.int32)
         live = self.index.live()
-        candidates = live[_places(self.index.columns, self._loaded, live) == _ON_DISK]
+        candidates = live[kernels.places(self.index.columns, self._loaded, live) == ON_DISK]
         candidates = np.setdiff1d(candidates, requested, assume_unique=True)
         ett = self.index.columns.ett[candidates]
         if count < len(candidates):
@@ -277,7 +278,7 @@ class UnalignedStore:
             candidates, ett = candidates[nearest], ett[nearest]
         candidates = candidates[np.argsort(ett)]
         room = self._room() / max(1.0, self._row_bytes)
-        fitting = np.searchsorted(np.cumsum(_stored(self.index.columns, candidates)), room, side="right")
+        fitting = np.searchsorted(np.cumsum(kernels.stored(self.index.columns, candidates)), room, side="right")
         return candidates[:fitting]
 
     def _room(self) -> int:
@@ -286,14 +287,14 @@ class UnalignedStore:
         if self._prefetched.nbytes > budget // 2:
             rows, slots = self._prefetched.live()
             owners = np.unique(slots)
-            kept = owners[_places(self.index.columns, self._loaded, owners) == _ALL_LOADED]
+            kept = owners[kernels.places(self.index.columns, self._loaded, owners) == ALL_LOADED]
             row_bytes = self._prefetched.nbytes / len(self._prefetched)
             if np.count_nonzero(np.isin(slots, kept)) * row_bytes > budget // 2:
                 kept = kept[np.argsort(self.index.columns.ett[kept])][: len(kept) // 2]
             staying = np.isin(slots, kept)
             self._counts.evictions += len(owners) - len(kept)
             self._counts.unused_rows += int(np.count_nonzero(~staying))
-            _mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
+            kernels.mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
             batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
             self._prefetched.clear()
             if batch is not None:
@@ -382,49 +383,3 @@ def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
         return pl.DataFrame(schema={SLOT: pl.Int32})
     batch = parts[0][0] if len(parts) == 1 else pa.concat_batches([batch for batch, _ in parts])
     return pl.DataFrame(batch.append_column(SLOT, pa.array(np.concatenate([slots for _, slots in parts]))))
-
-
-_IN_MEMORY, _ALL_LOADED, _PARTLY, _ON_DISK = range(4)
-
-
-@numba.njit(cache=True)
-def _places(c, loaded, slots):  # type: ignore[no-untyped-def]
-    """Where the rows of each window are that are not in the write buffer.
-
-    After sessions have merged, the rows of only some of them may be in the prefetch buffer.
-    """
-    places = np.empty(len(slots), np.uint8)
-    for number in range(len(slots)):
-        here, there = False, False
-        member = slots[number]
-        while member >= 0:
-            if c.stored[member] > 0:
-                if loaded[member] == c.generation[member]:
-                    here = True
-                else:
-                    there = True
-            member = c.sibling[member]
-        places[number] = (_PARTLY if here else _ON_DISK) if there else (_ALL_LOADED if here else _IN_MEMORY)
-    return places
-
-
-@numba.njit(cache=True)
-def _mark(c, loaded, slots, prefetched):  # type: ignore[no-untyped-def]
-    """Note of windows, and of those they absorbed, that their rows are in the prefetch buffer, or that they are not."""
-    for slot in slots:
-        member = slot
-        while member >= 0:
-            loaded[member] = c.generation[member] if prefetched else 0
-            member = c.sibling[member]
-
-
-@numba.njit(cache=True)
-def _stored(c, slots):  # type: ignore[no-untyped-def]
-    """Rows on disk of windows and of those they absorbed."""
-    rows = np.zeros(len(slots), np.int64)
-    for number in range(len(slots)):
-        member = slots[number]
-        while member >= 0:
-            rows[number] += c.stored[member]
-            member = c.sibling[member]
-    return rows
