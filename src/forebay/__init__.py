@@ -1,6 +1,7 @@
 """forebay: a semantic-aware state store for PySpark Structured Streaming."""
 
 from forebay.aggregates.functions import (
+    all_max_by,
     apply,
     approx_count_distinct,
     avg,
@@ -39,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ForebayError",
     "Progress",
+    "all_max_by",
     "apply",
     "approx_count_distinct",
     "avg",

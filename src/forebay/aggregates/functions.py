@@ -131,6 +131,14 @@ def min_by(col: ColumnOrName, ord: ColumnOrName) -> Aggregate:
     return Aggregate("min_by", (col, ord))
 
 
+def all_max_by(col: ColumnOrName, ord: ColumnOrName) -> Aggregate:
+    """All values of ``col`` that are not NULL, in rows where ``ord`` is largest, as an array: `max_by` with its ties.
+
+    Spark has no such function.
+    """
+    return Aggregate("all_max_by", (col, ord))
+
+
 def bool_and(col: ColumnOrName) -> Aggregate:
     """Whether all values that are not NULL are true."""
     return Aggregate("bool_and", (col,))

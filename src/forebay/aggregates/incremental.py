@@ -218,14 +218,19 @@ def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Ar
 
 def _extreme(take: str) -> Callable[[BoundAggregate], Parts]:
     def parts(aggregate: BoundAggregate) -> Parts:
-        method = "nan_max" if take == "max" and pa.types.is_floating(aggregate.input_types[0]) else take
-
-        def extreme(values: pl.Expr) -> pl.Expr:
-            return getattr(values, method)()  # type: ignore[no-any-return]
-
+        extreme = _extreme_of(take, aggregate.input_types[0])
         return {f"{_column(aggregate)}.{take}": Part(extreme(pl.col(_column(aggregate))), extreme)}
 
     return parts
+
+
+def _extreme_of(take: str, kind: pa.DataType) -> Callable[[pl.Expr], pl.Expr]:
+    method = "nan_max" if take == "max" and pa.types.is_floating(kind) else take
+
+    def extreme(values: pl.Expr) -> pl.Expr:
+        return getattr(values, method)()  # type: ignore[no-any-return]
+
+    return extreme
 
 
 def _end(aggregate: BoundAggregate) -> Parts:
@@ -260,11 +265,7 @@ def _by(aggregate: BoundAggregate) -> Parts:
         ordered = values.filter(by.is_not_null()).sort_by(by.filter(by.is_not_null()), maintain_order=True)
         return ordered.last() if largest else ordered.first()
 
-    def extreme(by: pl.Expr) -> pl.Expr:
-        if not largest:
-            return by.min()
-        return by.nan_max() if floating else by.max()
-
+    extreme = _extreme_of("max" if largest else "min", aggregate.input_types[1])
     return {
         name: Part(pick(pl.col(value), pl.col(order)), lambda part: pick(part, pl.col(f"{name}.order"))),
         f"{name}.order": Part(extreme(pl.col(order)), extreme),
@@ -273,6 +274,27 @@ def _by(aggregate: BoundAggregate) -> Parts:
 
 def _by_name(aggregate: BoundAggregate) -> str:
     return f"{aggregate.inputs[0]}.{aggregate.function}.{aggregate.inputs[1]}"
+
+
+# all_max_by ------------------------------------------------------------------------------------------------------------
+
+
+def _all_by(aggregate: BoundAggregate) -> Parts:
+    """The list of values that tie, and what they tie at."""
+    value, order = aggregate.inputs
+    name = _by_name(aggregate)
+    largest = _extreme_of("max", aggregate.input_types[1])
+
+    def ties(values: pl.Expr, by: pl.Expr) -> pl.Expr:
+        return values.filter(by == largest(by))
+
+    return {
+        name: Part(
+            ties(pl.col(value), pl.col(order)).drop_nulls(),
+            lambda part: ties(part, pl.col(f"{name}.order")).list.explode().drop_nulls(),
+        ),
+        f"{name}.order": Part(largest(pl.col(order)), largest),
+    }
 
 
 # approx_count_distinct -------------------------------------------------------------------------------------------------
@@ -307,5 +329,6 @@ FUNCTIONS = {
     **dict.fromkeys(("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"), _variance),
     **dict.fromkeys(("first", "last"), Function(_end, lambda a, partials: to_arrow(partials[_end_name(a)], a.result))),
     **dict.fromkeys(("max_by", "min_by"), Function(_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result))),
+    "all_max_by": Function(_all_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result)),
     "approx_count_distinct": Function(_sketch, _sketch_result),
 }

@@ -192,6 +192,9 @@ def _spark_column(aggregate: Aggregate) -> Column:
 
 
 def _unnamed(aggregate: Aggregate) -> Column:
+    if aggregate.function == "all_max_by":  # Spark lacks it; a list of the same values has its type
+        value, order = aggregate.arguments
+        return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column

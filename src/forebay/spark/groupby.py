@@ -17,7 +17,7 @@ from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, worker
 from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
-from forebay.spark.operator import PAYLOAD, WindowOperator, clock_of
+from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
 from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, WholeKey, Window
 
 if TYPE_CHECKING:
@@ -118,13 +118,17 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
     output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory))
     operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
-    return (
-        df.select(*bound.projection)
-        .mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
-        .groupBy(_VNODE)
-        .transformWithStateInPandas(operator, f"{output} binary", "append", clock_of(bound.plan).value)
-        .mapInArrow(_unpack, bound.schema)
+    packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
+    clock = clock_of(bound.plan)
+    event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
+    emitted = packed.groupBy(_VNODE).transformWithStateInPandas(
+        operator, f"{output} binary, {EVENT_TIME} timestamp", "append", clock.value, eventTimeColumnName=event_time
     )
+    results = emitted.mapInArrow(_unpack, bound.schema)
+    for field in bound.schema.fields:  # what makes a column a window with a watermark, to whatever reads the results
+        if field.metadata and results.columns.count(field.name) == 1:
+            results = results.withMetadata(field.name, field.metadata)
+    return results
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:

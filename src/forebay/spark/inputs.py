@@ -34,7 +34,7 @@ _PLAIN = (
 )
 _AS_DOUBLE = {"median", "percentile", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"}
 _ADDED_UP = {"sum", "avg", "mean"}
-_ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1}
+_ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "all_max_by": 1}
 """Functions that compare values, and which of their arguments."""
 
 

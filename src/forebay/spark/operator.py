@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 PAYLOAD = "payload"
 
+EVENT_TIME = "event_time"
+"""A column of NULLs beside the blobs. With it, Spark hands the watermark on to operators that read this one's results."""
+
 
 class Clock(Enum):
     """What tells an operator that time has passed; the values are Spark's time modes."""
@@ -107,7 +110,7 @@ class WindowOperator(StatefulProcessor):
             if now is not None:
                 fired_until = max(fired_until, now * 1000)  # a wall clock may be set back
             for blob in blobs.write_all(instance.fire(fired_until)):
-                yield pd.DataFrame({self._output: [blob]})
+                yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
             version = instance.commit()
         finally:
             instance.close()

@@ -1,0 +1,120 @@
+"""NEXMark's queries, as Beam defines them, the way a user of forebay writes them.
+
+Each takes the streams that its parameters name, with a watermark on ``dateTime``, and gives a streaming DataFrame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+import forebay as fb
+
+
+def q0(bids: DataFrame) -> DataFrame:
+    """Pass through: what the source and Spark alone cost."""
+    return bids
+
+
+def q1(bids: DataFrame) -> DataFrame:
+    """Currency conversion: prices in euros."""
+    return bids.withColumn("price", F.round(F.col("price") * 0.89).cast("long"))
+
+
+def q2(bids: DataFrame) -> DataFrame:
+    """Selection: bids for every 123rd auction."""
+    return bids.where("auction % 123 = 0").select("auction", "price")
+
+
+def q3(persons: DataFrame, auctions: DataFrame) -> DataFrame:
+    """Local item suggestion: who sells in category 10 from Oregon, Idaho or California? Spark's own join, its state unbounded."""
+    sellers = persons.where("state in ('OR', 'ID', 'CA')").select(F.col("id").alias("seller"), "name", "city", "state")
+    return auctions.where("category = 10").select("id", "seller").join(sellers, "seller").drop("seller")
+
+
+def q5(bids: DataFrame) -> DataFrame:
+    """Hot items: the auctions with the most bids in the last 10 seconds, every 5 seconds. RMW, then RMW."""
+    counts = fb.groupBy(bids, fb.window("dateTime", "10 seconds", "5 seconds"), "auction").agg(fb.count("*").alias("bids"))
+    hottest = fb.groupBy(counts, fb.window(F.window_time("window"), "5 seconds")).agg(
+        fb.max("bids").alias("bids"), fb.all_max_by("auction", "bids").alias("auctions")
+    )
+    return hottest.select(_last_10_seconds(), F.explode("auctions").alias("auction"), "bids")
+
+
+def q5_append(bids: DataFrame) -> DataFrame:
+    """Q5 that keeps all counts of a window until it has closed. RMW, then AAR."""
+    counts = fb.groupBy(bids, fb.window("dateTime", "10 seconds", "5 seconds"), "auction").agg(fb.count("*").alias("bids"))
+    listed = fb.groupBy(counts, fb.window(F.window_time("window"), "5 seconds")).agg(
+        fb.max("bids").alias("most"), fb.collect_list(F.struct("auction", "bids")).alias("counts")
+    )
+    return listed.select(_last_10_seconds(), F.inline(F.filter("counts", lambda each: each.bids == F.col("most"))))
+
+
+def q7(bids: DataFrame) -> DataFrame:
+    """Highest bids: every bid that ties the highest price of its 10 seconds. AAR."""
+    listed = fb.groupBy(bids, fb.window("dateTime", "10 seconds")).agg(
+        fb.max("price").alias("highest"), fb.collect_list(_bid()).alias("bids")
+    )
+    return listed.select("window", F.inline(F.filter("bids", lambda bid: bid.price == F.col("highest"))))
+
+
+def q7_session(bids: DataFrame) -> DataFrame:
+    """Highest bids of each bidder's sessions. AUR."""
+    listed = fb.groupBy(bids, fb.session_window("dateTime", "10 seconds"), "bidder").agg(
+        fb.max("price").alias("highest"), fb.collect_list(_bid().dropFields("bidder")).alias("bids")
+    )
+    highest = F.filter("bids", lambda bid: bid.price == F.col("highest"))
+    return listed.select("session_window", "bidder", F.inline(highest))
+
+
+def q8(persons: DataFrame, auctions: DataFrame) -> DataFrame:
+    """Monitor new users: who opened auctions in the 10 seconds in which they registered? AAR."""
+    registered = persons.select("dateTime", F.col("id").alias("person"), "name", F.lit(None).cast("long").alias("reserve"))
+    opened = auctions.select(
+        "dateTime", F.col("seller").alias("person"), F.lit(None).cast("string").alias("name"), "reserve"
+    )
+    both = fb.groupBy(registered.union(opened), fb.window("dateTime", "10 seconds"), "person").agg(
+        fb.max("name").alias("name"), fb.collect_list("reserve").alias("reserves")
+    )
+    return both.where("name is not null").select("window", "person", "name", F.explode("reserves").alias("reserve"))
+
+
+def q10(bids: DataFrame) -> DataFrame:
+    """Log to the file system: bids with the hour to partition files by; write it with ``partitionBy("hour")``."""
+    return bids.withColumn("hour", F.date_format("dateTime", "yyyy-MM-dd-HH"))
+
+
+def q11(bids: DataFrame) -> DataFrame:
+    """User sessions: how many bids did a bidder make before pausing for 10 seconds? RMW."""
+    return fb.groupBy(bids, fb.session_window("dateTime", "10 seconds"), "bidder").agg(fb.count("*").alias("bids"))
+
+
+def q11_median(bids: DataFrame) -> DataFrame:
+    """The median price of a bidder's session. AUR."""
+    return fb.groupBy(bids, fb.session_window("dateTime", "10 seconds"), "bidder").agg(fb.median("price").alias("median"))
+
+
+def q12(bids: DataFrame) -> DataFrame:
+    """How many bids did a bidder make within 10 seconds by the wall clock? RMW. Runs until it is stopped."""
+    return fb.groupBy(bids, fb.global_window(fb.every("10 seconds"), accumulate=False), "bidder").agg(
+        fb.count("*").alias("bids")
+    )
+
+
+QUERIES: dict[str, Callable[..., DataFrame]] = {
+    query.__name__.replace("_", "-"): query
+    for query in (q0, q1, q2, q3, q5, q5_append, q7, q7_session, q8, q10, q11, q11_median, q12)
+}
+"""By the names that the command line knows."""
+
+
+def _bid() -> Column:
+    return F.struct("auction", "bidder", "price")
+
+
+def _last_10_seconds() -> Column:
+    """The sliding window of a row that came out of it, from the 5 seconds in which it ended."""
+    end = F.col("window.end")
+    return F.struct((end - F.expr("interval 10 seconds")).alias("start"), end.alias("end")).alias("window")
