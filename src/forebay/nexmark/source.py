@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from forebay.errors import InvalidArgument
 from forebay.nexmark.config import NexmarkConfig
+from forebay.spark.conf import require_forebay_in_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +42,7 @@ def register(spark: SparkSession) -> None:
     >>> spark.read.format("nexmark").option("type", "auction").option("events", 1000).load().count()
     60
     """
+    require_forebay_in_workers(spark)
     spark.dataSource.register(NexmarkSource)
 
 

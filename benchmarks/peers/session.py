@@ -1,0 +1,75 @@
+"""The Spark session and the stream that all peers on Spark have, and how their queries are timed."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from peers.common import DELAY_SECONDS, Result, Workload
+
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
+ROCKSDB = PROVIDERS + "RocksDBStateStoreProvider"
+MEMORY = PROVIDERS + "HDFSBackedStateStoreProvider"
+
+
+def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions: int = 2, **confs: str) -> SparkSession:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "6g",
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "64000",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.stateStore.providerClass": provider,
+        "spark.log.level": "OFF",
+        **{name.replace("__", "."): value for name, value in confs.items()},
+    }
+    builder = SparkSession.builder.master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def bids(spark: SparkSession, data: Path) -> DataFrame:
+    """The input as a stream, one file in each micro-batch."""
+    source = spark.readStream.schema("ts timestamp, auction long, bidder long, price long").option("maxFilesPerTrigger", 1)
+    return source.parquet(str(data / "*.parquet")).withWatermark("ts", f"{DELAY_SECONDS} second")
+
+
+def timed(results: DataFrame, workload: Workload, output: Path | None) -> Result:
+    """Run a query to the end of its input: with ``output`` into that file, otherwise into Spark's noop sink."""
+    with tempfile.TemporaryDirectory() as directory:
+        writer = results.writeStream.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True)
+        query = writer.format("parquet").start(f"{directory}/out") if output else writer.format("noop").start()
+        query.awaitTermination()
+        if output:
+            window = "session_window" if workload.kind == "session" else "window"
+            bounds = [F.unix_micros(F.col(f"{window}.{bound}")).alias(bound) for bound in ("start", "end")]
+            columns = [*bounds, F.col(workload.key).alias("key"), F.col("value").cast("double").alias("value")]
+            frame = results.sparkSession.read.schema(results.schema).parquet(f"{directory}/out")
+            frame.select(*columns).toPandas().to_parquet(output)
+        return measured(query)
+
+
+def measured(query: StreamingQuery) -> Result:
+    """The first quarter of the micro-batches warms up; time runs on until the last one has ended."""
+    batches = [json.loads(batch.json) for batch in query.recentProgress]
+    with_rows = [batch for batch in batches if batch["numInputRows"]]
+    timed = with_rows[max(1, len(with_rows) // 4) :]
+    seconds = _ended(batches[-1]) - _instant(timed[0])
+    return Result(sum(batch["numInputRows"] for batch in timed), seconds, sum(b["sink"]["numOutputRows"] for b in batches))
+
+
+def _instant(batch: dict) -> float:
+    return datetime.datetime.fromisoformat(batch["timestamp"]).timestamp()
+
+
+def _ended(batch: dict) -> float:
+    return _instant(batch) + batch["batchDuration"] / 1000
