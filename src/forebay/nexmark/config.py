@@ -18,9 +18,9 @@ class NexmarkConfig:
     Attributes
     ----------
     type : str
-        ``"event"`` for all events, each in the struct of its kind, or ``"person"``, ``"auction"`` or ``"bid"`` for those alone.
+        ``"event"``: all events, each in the struct of its kind. ``"person"``, ``"auction"``, ``"bid"``: only those.
     events : int
-        How many events there are, of all kinds together; 0 for no end. Of 50 events 1 is a person, 3 are auctions, 46 are bids.
+        How many events there are, of all kinds; 0 for no end. Of 50 events 1 is a person, 3 are auctions, 46 are bids.
     rate : int
         Events per second of event time.
     start : int

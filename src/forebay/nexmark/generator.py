@@ -1,7 +1,7 @@
 """The events of NEXMark as Arrow batches: what Beam's generator draws, on whole columns.
 
-A random number is a hash of an event's number and of what it is drawn for. So any range of events can be made anywhere, again and
-again, and is the same. Strings are drawn from pools that depend on the configuration alone.
+A random number is a hash of an event's number and of what it is drawn for. So any range of events can be made anywhere, again
+and again, and is the same. Strings are drawn from pools that depend on the configuration alone.
 """
 
 from __future__ import annotations
@@ -93,15 +93,17 @@ class _Draws:
 
     def below(self, limit: int | Numbers) -> Numbers:
         """Whole numbers from 0 to before ``limit``."""
-        scaled = (self.bits() >> np.uint64(32)) * np.asarray(limit).astype(np.uint64)
-        return (scaled >> np.uint64(32)).astype(np.int64)
+        scaled: npt.NDArray[np.uint64] = (self.bits() >> np.uint64(32)) * np.asarray(limit).astype(np.uint64)
+        below: Numbers = (scaled >> np.uint64(32)).astype(np.int64)
+        return below
 
     def share(self) -> npt.NDArray[np.float64]:
         """Numbers in [0, 1)."""
         return (self.bits() >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def price(self) -> Numbers:
-        return np.round(np.exp(self.share() * (6 * np.log(10.0))) * 100).astype(np.int64)
+        price: Numbers = np.round(np.exp(self.share() * (6 * np.log(10.0))) * 100).astype(np.int64)
+        return price
 
     def one_of(self, pool: pa.Array) -> pa.Array:
         return pool.take(pa.array(self.below(len(pool))))
@@ -145,7 +147,7 @@ class _Draws:
             micros = micros - np.where(delayed, draws.below(int(config.occasional_delay_sec * 1_000_000)), 0)
         return pa.array(micros, _TIME)
 
-    def extra(self, size: int, average: int) -> pa.Array:
+    def padding(self, size: int, average: int) -> pa.Array:
         """Padding for events that have ``size`` bytes without it."""
         return self.one_of(_padding(max(average - size, 0)))
 
@@ -153,7 +155,7 @@ class _Draws:
 def _person(draws: _Draws) -> pa.RecordBatch:
     columns = [pa.array(draws.last_person + FIRST_ID)]
     columns += [draws.one_of(pool()) for pool in (_names, _emails, _credit_cards, _cities, _states)]
-    extra = draws.extra(8 + 12 + 17 + 19 + 8 + 2, draws.config.avg_person_byte_size)
+    extra = draws.padding(8 + 12 + 17 + 19 + 8 + 2, draws.config.avg_person_byte_size)
     return pa.RecordBatch.from_arrays([*columns, draws.time, extra], schema=SCHEMAS["person"])
 
 
@@ -176,14 +178,14 @@ def _auction(draws: _Draws) -> pa.RecordBatch:
         pa.array(seller),
         pa.array(category),
     ]
-    extra = draws.extra(8 * 6 + 12 + 52, config.avg_auction_byte_size)
+    extra = draws.padding(8 * 6 + 12 + 52, config.avg_auction_byte_size)
     return pa.RecordBatch.from_arrays([*columns, extra], schema=SCHEMAS["auction"])
 
 
 def _bid(draws: _Draws) -> pa.RecordBatch:
     config = draws.config
     numbers = [draws.some_auction(), draws.some_person(config.hot_bidders_ratio, 1), draws.price()]
-    columns = [*map(pa.array, numbers), draws.time, draws.extra(8 * 4, config.avg_bid_byte_size)]
+    columns = [*map(pa.array, numbers), draws.time, draws.padding(8 * 4, config.avg_bid_byte_size)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMAS["bid"])
 
 
@@ -245,9 +247,11 @@ def _credit_cards() -> pa.Array:
 
 @functools.cache
 def _cities() -> pa.Array:
-    return pa.array("Bend,Boise,Cheyenne,Kent,Los Angeles,Phoenix,Portland,Redmond,San Francisco,Seattle".split(","))
+    return pa.array(
+        ["Bend", "Boise", "Cheyenne", "Kent", "Los Angeles", "Phoenix", "Portland", "Redmond", "San Francisco", "Seattle"]
+    )
 
 
 @functools.cache
 def _states() -> pa.Array:
-    return pa.array("AZ CA ID OR WA WY".split())
+    return pa.array(["AZ", "CA", "ID", "OR", "WA", "WY"])

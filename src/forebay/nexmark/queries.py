@@ -29,7 +29,7 @@ def q2(bids: DataFrame) -> DataFrame:
 
 
 def q3(persons: DataFrame, auctions: DataFrame) -> DataFrame:
-    """Local item suggestion: who sells in category 10 from Oregon, Idaho or California? Spark's own join, its state unbounded."""
+    """Local item suggestion: who sells in category 10 from three states? Spark's own join, its state unbounded."""
     sellers = persons.where("state in ('OR', 'ID', 'CA')").select(F.col("id").alias("seller"), "name", "city", "state")
     return auctions.where("category = 10").select("id", "seller").join(sellers, "seller").drop("seller")
 

@@ -180,4 +180,5 @@ def _latencies(batch: Mapping[str, Any], rate: int | None) -> npt.NDArray[np.flo
     offsets = [batch["sources"][0][bound] for bound in ("startOffset", "endOffset")]
     begin, end = (json.loads(each) if isinstance(each, str) else each for each in offsets)
     arrived = end["start"] / 1e6 + np.linspace((begin or {"number": 0})["number"], end["number"], count) / rate
-    return ended(batch) - arrived
+    latencies: npt.NDArray[np.float64] = ended(batch) - arrived
+    return latencies

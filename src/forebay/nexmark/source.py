@@ -31,8 +31,8 @@ def register(spark: SparkSession) -> None:
 
     * ``numPartitions``: tasks that generate in parallel, 2 unless set,
     * ``maxEventsPerTrigger``: events of a micro-batch at most, 500,000 unless set,
-    * ``realTime``: with ``true``, a stream gives ``rate`` events per second of wall time, whose event time is the time at which
-      they are due; otherwise micro-batches are always full.
+    * ``realTime``: with ``true``, a stream gives ``rate`` events per second of wall time, and an event's time is when it is
+      due; otherwise micro-batches are always full.
 
     Examples
     --------
