@@ -3,8 +3,8 @@
 The input is a directory of parquet files ``00000.parquet``, ``00001.parquet``, ... of bids in the order of event time, with
 the columns ``ts`` (timestamp[us, UTC]), ``auction``, ``bidder``, ``price`` (int64); and beside each the same rows as
 ``00000.bin``: little-endian int64 records of ``ts`` (microseconds since 1970), ``auction``, ``bidder``, ``price``. The
-watermark is the newest event time minus `DELAY_SECONDS`. What has not fired at the end of the input may fire then or not: the
-race compares windows that end before the last watermark.
+watermark is the newest event time minus `DELAY_SECONDS`. What has not fired at the end of the input may fire then or
+not: only windows that end before the last watermark are compared.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Result:
 def main(run: Callable[[Workload, Path, Path | None, argparse.Namespace], Result], *options: tuple[str, dict]) -> None:
     """The command line of a peer: ``--workload NAME --data DIR [--output FILE]``; prints the result as one line of JSON.
 
-    With ``--output`` the results are also written, to a parquet file with the columns ``start``, ``end`` (int64, microseconds),
-    ``key`` (int64), ``value`` (double); the time is not to be believed then.
+    With ``--output`` the results are also written, to a parquet file with the columns ``start``, ``end`` (int64,
+    microseconds), ``key`` (int64), ``value`` (double); the time is not to be believed then.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", choices=WORKLOADS, required=True)

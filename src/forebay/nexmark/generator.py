@@ -1,7 +1,7 @@
 """The events of NEXMark as Arrow batches: what Beam's generator draws, on whole columns.
 
-A random number is a hash of an event's number and of what it is drawn for. So any range of events can be made anywhere, again
-and again, and is the same. Strings are drawn from pools that depend on the configuration alone.
+A random number is a hash of an event's number and of what it is drawn for. So any range of events can be made anywhere, and
+again, and is the same. Strings are drawn from pools that depend on the configuration alone.
 """
 
 from __future__ import annotations
