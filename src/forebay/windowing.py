@@ -204,6 +204,8 @@ class WindowInstance:
 
     def _by_window(self, windows: list[int], part: pl.DataFrame) -> pl.DataFrame:
         """Rows of slices as rows of windows: once for each of ``windows`` that contains their slice."""
+        if self._windows.slice_length == self._windows.size:
+            return part.rename({SLICE: WINDOW})
         slices = part[SLICE].unique().to_numpy()
         starts = self._windows.windows_of(slices)
         inside = (starts >= self._windows.first_window(slices)[:, None]) & np.isin(starts, windows)

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+from forebay.aggregates.sorting import sort_runs
 
 
 def _values(aggregate: BoundAggregate) -> pl.Expr:
@@ -17,19 +18,21 @@ def _values(aggregate: BoundAggregate) -> pl.Expr:
 # median and percentile -------------------------------------------------------------------------------------------------
 
 
-def _sorted_name(aggregate: BoundAggregate) -> str:
-    return f"{aggregate.inputs[0]}.sorted"
+def _all_name(aggregate: BoundAggregate) -> str:
+    return f"{aggregate.inputs[0]}.all"
 
 
-def _sorted(aggregate: BoundAggregate) -> Parts:
-    return {_sorted_name(aggregate): Part(_values(aggregate).sort())}
+def _all(aggregate: BoundAggregate) -> Parts:
+    return {_all_name(aggregate): Part(_values(aggregate))}
 
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    lists = partials[_sorted_name(aggregate)]
+    """Values are sorted here, all groups in one call: polars would set up a sort for every group."""
+    lists = partials[_all_name(aggregate)]
     sizes = lists.list.len().to_numpy().astype(np.int64)
     ends = np.cumsum(sizes)
-    values = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy()
+    values = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy(writable=True)
+    sort_runs(values, ends)
     percentages = 0.5 if aggregate.function == "median" else aggregate.options["percentage"]
     if isinstance(percentages, int | float):
         return pa.array(_interpolated(values, ends - sizes, sizes, percentages), mask=sizes == 0)
@@ -86,7 +89,7 @@ def _result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     return to_arrow(partials[_name(aggregate)], aggregate.result)
 
 
-_percentile = Function(_sorted, _percentile_result)
+_percentile = Function(_all, _percentile_result)
 
 FUNCTIONS = {
     "median": _percentile,

@@ -24,15 +24,12 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
 from forebay.patterns import Choice, Pattern, choose
-from forebay.spark.conf import Conf
+from forebay.spark.conf import WATERMARK, Conf
 from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.layout import Layout
 from forebay.spark.timewindows import CustomWindow, Window, text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, GlobalWindow
-
-WATERMARK = "spark.watermarkDelayMs"
-"""The key under which Spark keeps a watermark's delay in its column's metadata."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from forebay.errors import StateDirectoryError, UnsupportedConfiguration
 from forebay.store.options import Options
 
 PREFIX = "spark.forebay."
+WATERMARK = "spark.watermarkDelayMs"
+"""The key under which Spark keeps a watermark's delay in its column's metadata."""
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -16,7 +16,7 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, worker
 from forebay.spark.checkpoint import Planned
-from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
+from forebay.spark.conf import WATERMARK, Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
 from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, WholeKey, Window
 
@@ -125,9 +125,9 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
         operator, f"{output} binary, {EVENT_TIME} timestamp", "append", clock.value, eventTimeColumnName=event_time
     )
     results = emitted.mapInArrow(_unpack, bound.schema)
-    for field in bound.schema.fields:  # what makes a column a window with a watermark, to whatever reads the results
-        if field.metadata and results.columns.count(field.name) == 1:
-            results = results.withMetadata(field.name, field.metadata)
+    window = bound.schema.fields[0]
+    if WATERMARK in window.metadata and results.columns.count(window.name) == 1:
+        results = results.withMetadata(window.name, window.metadata)  # so whatever reads the results knows their time
     return results
 
 
@@ -159,6 +159,7 @@ def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
 
 
 def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    worker.settle()
     for batch in batches:
         for blob in batch.column(0):
             yield from blobs.read(blob.as_buffer())[0]

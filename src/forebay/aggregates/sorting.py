@@ -1,0 +1,40 @@
+"""Sorting many short runs of one array, compiled."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+SHORT = 24
+"""Runs of at most so many values are sorted by insertion."""
+
+
+def sort_runs(values: npt.NDArray[np.float64], ends: npt.NDArray[np.int64]) -> None:
+    """Sort each run of an array in place, NaN last. A run begins where the one before it ends.
+
+    Examples
+    --------
+    >>> values = np.array([3.0, 1.0, 2.0, np.nan, 0.0])
+    >>> sort_runs(values, np.array([2, 2, 5]))
+    >>> values
+    array([ 1.,  3.,  0.,  2., nan])
+    """
+    _sort_runs(values, ends)
+
+
+@numba.njit(cache=True, nogil=True)
+def _sort_runs(values, ends):
+    begin = 0
+    for end in ends:
+        if end - begin > SHORT:
+            values[begin:end] = np.sort(values[begin:end])
+        else:
+            for place in range(begin + 1, end):
+                value = values[place]
+                hole = place
+                while hole > begin and (values[hole - 1] > value or (np.isnan(values[hole - 1]) and not np.isnan(value))):
+                    values[hole] = values[hole - 1]
+                    hole -= 1
+                values[hole] = value
+        begin = end
