@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from common import Result, Workload, main
+from session import bids, spark_session, timed
 
 import forebay as fb
-from peers.common import Result, Workload, main
-from peers.session import bids, spark_session, timed
+from forebay.aggregates.functions import Aggregate
+from forebay.spark.timewindows import Window
 
 
 def run(workload: Workload, data: Path, output: Path | None, arguments: Namespace) -> Result:
-    spark = spark_session()
+    spark = spark_session(master=f"local[{arguments.cores}]", partitions=arguments.cores)
     if arguments.state == "memory":
         spark.conf.set("spark.forebay.memoryMB", "4096")
-    window = {
-        "tumbling": lambda: fb.window("ts", f"{workload.size} seconds"),
-        "sliding": lambda: fb.window("ts", f"{workload.size} seconds", f"{workload.slide} seconds"),
-        "session": lambda: fb.session_window("ts", f"{workload.size} seconds"),
-    }[workload.kind]()
-    aggregate = fb.median("price") if workload.function == "median" else fb.count("*")
-    results = fb.groupBy(bids(spark, data), window, workload.key).agg(aggregate.alias("value"))
+    window, value = window_of(workload), aggregate_of(workload)
+    results = fb.groupBy(bids(spark, data), window, workload.key).agg(value.alias("value"))
     return timed(results, workload, output)
 
 
+def window_of(workload: Workload) -> Window:
+    if workload.kind == "session":
+        return fb.session_window("ts", f"{workload.size} seconds")
+    return fb.window("ts", f"{workload.size} seconds", f"{workload.slide} seconds")
+
+
+def aggregate_of(workload: Workload) -> Aggregate:
+    return fb.median("price") if workload.function == "median" else fb.count("*")
+
+
 if __name__ == "__main__":
-    main(run, ("--state", {"choices": ("disk", "memory"), "default": "disk"}))
+    main(
+        run,
+        ("--state", {"choices": ("disk", "memory"), "default": "disk"}),
+        ("--cores", {"type": int, "default": 2}),
+    )

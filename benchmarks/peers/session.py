@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import sys
 import tempfile
 from pathlib import Path
 
+from common import DELAY_SECONDS, Result, Workload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-
-from peers.common import DELAY_SECONDS, Result, Workload
 
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 ROCKSDB = PROVIDERS + "RocksDBStateStoreProvider"
@@ -26,20 +27,25 @@ def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions:
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "64000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": provider,
         "spark.log.level": "OFF",
         **{name.replace("__", "."): value for name, value in confs.items()},
     }
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def bids(spark: SparkSession, data: Path) -> DataFrame:
-    """The input as a stream, one file in each micro-batch."""
-    source = spark.readStream.schema("ts timestamp, auction long, bidder long, price long").option("maxFilesPerTrigger", 1)
+def bids(spark: SparkSession, data: Path, files: int = 1) -> DataFrame:
+    """The input as a stream, so many files in each micro-batch."""
+    source = spark.readStream.schema("ts timestamp, auction long, bidder long, price long").option(
+        "maxFilesPerTrigger", files
+    )
     return source.parquet(str(data / "*.parquet")).withWatermark("ts", f"{DELAY_SECONDS} second")
 
 

@@ -1,0 +1,58 @@
+"""The vehicle of forebay with an empty operator: what Spark, packing and the shuffle of blobs take at the least."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from common import Result, Workload, main
+from forebay_peer import aggregate_of, window_of
+from pyspark.sql.streaming import StatefulProcessor
+from session import bids, spark_session, timed
+
+from forebay.spark import worker
+from forebay.spark.binding import bind
+from forebay.spark.conf import Conf
+
+
+class Empty(StatefulProcessor):
+    """Decodes the blobs of a virtual node and forgets them."""
+
+    def init(self, handle: Any) -> None:
+        self._seen = handle.getValueState("batches", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        from forebay.spark import blobs
+
+        count = sum(batch.num_rows for frame in rows for blob in frame["payload"].dropna() for batch in blobs.read(blob)[0])
+        self._seen.update(((self._seen.get() or (0,))[0] + 1,))
+        yield pd.DataFrame({"rows": [count]})
+
+    def close(self) -> None:
+        pass
+
+
+def run(workload: Workload, data: Path, output: Path | None, arguments: Namespace) -> Result:
+    spark = spark_session()
+    stream = bids(spark, data)
+    bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf())
+    plan, instances = worker.dumps(bound.plan), Conf().instances_per_partition
+
+    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        loaded = worker.loads(plan)
+        from forebay.spark.pack import pack
+
+        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances):
+            yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], ["vnode", "payload"])
+
+    packed = stream.select(*bound.projection).mapInArrow(pack, "vnode int, payload binary").groupBy("vnode")
+    return timed(packed.transformWithStateInPandas(Empty(), "rows long", "append", "none"), workload, None)
+
+
+if __name__ == "__main__":
+    main(run)

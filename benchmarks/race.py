@@ -1,0 +1,220 @@
+"""The race: the same windows over the same bids on forebay and on its peers, one after another on this machine.
+
+    python benchmarks/race.py [--quick] [--rounds 3] [--only forebay spark-rocksdb ...] [--workloads tumbling-median ...]
+
+Bids come from the NEXMark generator with 100,000 active bidders and auctions, none hot, 10,000 events per second of event
+time, in parquet files of 1 million events (92% are bids), and as raw records for engines that do not read parquet. Every
+engine on Spark takes one file per micro-batch. All get two cores. First all peers answer a small input, and their answers
+must be equal. Then each is timed in every round, each run a process of its own: the first quarter of its input warms it up, the
+rest is timed up to the end of the run. Slow peers get fewer files, never less than 20 windows of event time.
+
+Results are in ``bench/race``: ``results.csv`` with every run, ``machine.json``, charts, ``report.html``; and the tables in
+``docs/benchmarks.md`` are replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from common import DELAY_SECONDS, WORKLOADS
+
+import report
+from forebay.nexmark import NexmarkConfig, generate
+
+ROOT = Path(__file__).parents[1]
+BENCH = ROOT / "bench"
+PEERS = Path(__file__).parent / "peers"
+FIRST = 6_000_000
+"""The number of the first event: 100,000 people have registered by then."""
+RECORDS = 100_000
+"""Events in a file of raw records: two readers are never more than 10 s of event time apart."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine: its script, what it is told, how many files of which data it gets, and the workloads it runs.
+
+    ``core`` peers run all workloads, the others one of each kind of aggregate.
+    """
+
+    script: str
+    options: tuple[str, ...] = ()
+    files: int = 10
+    data: str = "bids"
+    core: bool = False
+
+
+PEER = {
+    "forebay": Peer("forebay_peer", core=True),
+    "spark-rocksdb": Peer("spark_peer", files=3, core=True),
+    "flink-rocksdb": Peer("flink_peer", files=2, core=True),
+    "forebay-memory": Peer("forebay_peer", ("--state", "memory")),
+    "vehicle": Peer("vehicle_peer"),
+    "spark-memory": Peer("spark_peer", ("--state", "memory"), files=3),
+    "flink-heap": Peer("flink_peer", ("--state", "heap"), files=8),
+    "bytewax": Peer("bytewax_peer", files=2),
+    "spark-tws": Peer("tws_peer", files=4, data="sparse"),
+}
+SOME = ("tumbling-median", "session-count")
+QUICK = ("tumbling-median", "session-median", "tumbling-count")
+DATA = {"bids": (10, 1_000_000, 10_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
+"""Files, events in each, and events per second of event time."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=PEER, default=list(PEER))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--quick", action="store_true", help="forebay and Spark, one workload of each pattern, one round")
+    parser.add_argument("--skip-check", action="store_true", help="time without comparing answers first")
+    parser.add_argument("--out", type=Path, default=BENCH / "race")
+    arguments = parser.parse_args()
+    out = arguments.out
+    if arguments.quick:
+        arguments.only, arguments.workloads, arguments.rounds, out = (
+            ["forebay", "spark-rocksdb"],
+            list(QUICK),
+            1,
+            out / "quick",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    lineup = [
+        (workload, name)
+        for workload in arguments.workloads
+        for name in arguments.only
+        if PEER[name].core or workload in SOME
+    ]
+    if not arguments.skip_check:
+        check(lineup, out)
+    (out / "machine.json").write_text(json.dumps(machine(), indent=1))
+    with (out / "results.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["workload", "peer", "round", "events", "seconds", "rows", "events_per_second", "event_time_span"])
+        for number in range(arguments.rounds):
+            for workload, name in lineup:
+                peer = PEER[name]
+                files = 5 if arguments.quick and name == "forebay" else peer.files
+                result = run(peer, workload, part(peer.data, files))
+                rate = result["events"] / result["seconds"]
+                _, events, per_second = DATA[peer.data]
+                row = [workload, name, number, result["events"], round(result["seconds"], 3), result["rows"]]
+                writer.writerow([*row, round(rate), files * events // per_second])
+                file.flush()
+                print(f"round {number}  {workload:16} {name:16} {rate:>12,.0f} events/s", flush=True)
+    report.write(out, None if arguments.quick else ROOT / "docs" / "benchmarks.md")
+
+
+def check(lineup: list[tuple[str, str]], out: Path) -> None:
+    """All peers' answers to a small input must be equal, for windows that end before its last watermark."""
+    data = part("check", DATA["check"][0])
+    newest = max(pq.read_table(path)["ts"].cast(pa.int64()).to_numpy().max() for path in data.glob("*.parquet"))
+    answers: dict[str, pl.DataFrame] = {}
+    for workload, name in lineup:
+        if name == "vehicle":
+            continue
+        answer = out / "answer.parquet"
+        run(PEER[name], workload, data, "--output", str(answer))
+        columns = [pl.col("start"), pl.col("end"), pl.col("key"), pl.col("value").cast(pl.Float64)]
+        closed = pl.col("end") <= newest // 1000 * 1000 - DELAY_SECONDS * 1_000_000
+        frame = pl.read_parquet(answer).select(columns).filter(closed).sort("start", "end", "key")
+        answer.unlink()
+        if not frame.equals(answers.setdefault(workload, frame)) or not frame.height:
+            raise SystemExit(f"{name} answers {workload} with other rows: {frame}, not {answers[workload]}")
+        print(f"check    {workload:16} {name:16} {frame.height:>12,} rows equal", flush=True)
+
+
+def run(peer: Peer, workload: str, data: Path, *more: str) -> dict[str, float]:
+    """One run of a peer in a process group of its own, none of which outlives it."""
+    command = [sys.executable, str(PEERS / f"{peer.script}.py"), "--workload", workload, "--data", str(data)]
+    process = subprocess.Popen(
+        [*command, *peer.options, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        output, errors = process.communicate(timeout=1200)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if process.returncode or not lines:
+        raise SystemExit(f"{' '.join(command)} failed:\n{errors[-3000:]}")
+    time.sleep(1)
+    return json.loads(lines[-1])
+
+
+def part(name: str, files: int) -> Path:
+    """A directory with the first files of a data set, which is generated if need be."""
+    count, events, rate = DATA[name]
+    whole = BENCH / "data" / name
+    if not (whole / "done").exists():
+        whole.mkdir(parents=True, exist_ok=True)
+        for file in range(count):
+            write(whole, file, events, rate)
+        (whole / "done").touch()
+    some = BENCH / "data" / f"{name}-{files}"
+    if not some.exists():
+        some.mkdir()
+        for path in sorted(whole.iterdir()):
+            if path.name[:5].isdigit() and int(path.name[:5]) < files:
+                os.link(path, some / path.name)
+    return some
+
+
+def write(directory: Path, file: int, events: int, rate: int) -> None:
+    config = NexmarkConfig(
+        type="bid",
+        rate=rate,
+        num_active_people=100_000,
+        hot_bidders_ratio=1,
+        num_in_flight_auctions=100_000,
+        hot_auction_ratio=1,
+    )
+    begin = FIRST + file * events
+    tables = []
+    for piece, first in enumerate(range(begin, begin + events, RECORDS)):
+        bids = generate(config, first, min(first + RECORDS, begin + events))
+        table = pa.table({"ts": bids["dateTime"], **{name: bids[name] for name in ("auction", "bidder", "price")}})
+        numbers = [column.cast(pa.int64()).to_numpy() for column in table.columns]
+        np.stack(numbers, axis=1).astype("<i8").tofile(directory / f"{file:05}-{piece:02}.bin")
+        tables.append(table)
+    pq.write_table(pa.concat_tables(tables), directory / f"{file:05}.parquet")
+
+
+def machine() -> dict[str, str]:
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()[0]
+    cpu = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    versions = {name: importlib.metadata.version(name) for name in ("pyspark", "pyarrow", "polars", "numba")}
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit.stdout.strip(),
+        "cpu": f"{len(cpu)} x {cpu[0]}" if cpu else platform.machine(),
+        "java": java,
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+if __name__ == "__main__":
+    main()

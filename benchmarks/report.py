@@ -1,0 +1,96 @@
+"""Tables and charts of the race, from its CSV."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+
+BASE = "forebay"
+BEGIN, END = "<!-- race: begin -->", "<!-- race: end -->"
+
+
+def write(directory: Path, document: Path | None) -> None:
+    """Write charts and ``report.html`` beside ``results.csv``, and the tables into a document between its marks."""
+    runs = pl.read_csv(directory / "results.csv")
+    machine = json.loads((directory / "machine.json").read_text())
+    summary = summarized(runs)
+    picture = chart(summary)
+    (directory / "race.png").write_bytes(picture)
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    tables = table(summary)
+    (directory / "report.html").write_text(page(facts, tables, picture))
+    if document is not None:
+        text = document.read_text()
+        rounds = runs["round"].n_unique()
+        about = f"Medians of {rounds} rounds, least and most in brackets. {facts}."
+        document.write_text(
+            re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{about}\n\n{tables}\n{END}", text, flags=re.DOTALL)
+        )
+
+
+def summarized(runs: pl.DataFrame) -> pl.DataFrame:
+    """Median and spread of each peer and workload, and how many times as fast forebay is."""
+    rate = pl.col("events_per_second")
+    keys = ["workload", "peer"]
+    medians = runs.group_by(keys, maintain_order=True).agg(
+        rate.median().alias("median"), rate.min().alias("least"), rate.max().alias("most"), pl.col("event_time_span").max()
+    )
+    ours = medians.filter(pl.col("peer") == BASE).select("workload", pl.col("median").alias("ours"))
+    return medians.join(ours, on="workload", how="left", maintain_order="left").with_columns(
+        ratio=pl.col("ours") / pl.col("median")
+    )
+
+
+def table(summary: pl.DataFrame) -> str:
+    """A Markdown table, a row per workload and peer."""
+    lines = ["| workload | engine | events/s | | event time | forebay is |", "| --- | --- | ---: | --- | ---: | ---: |"]
+    for row in summary.iter_rows(named=True):
+        spread = f"({row['least']:,.0f} to {row['most']:,.0f})"
+        ratio = "" if row["peer"] == BASE or row["ratio"] is None else f"{row['ratio']:.2f} x"
+        figures = f"{row['median']:,.0f} | {spread} | {row['event_time_span']} s | {ratio}"
+        lines.append(f"| {row['workload']} | {row['peer']} | {figures} |")
+    return "\n".join(lines)
+
+
+def chart(summary: pl.DataFrame) -> bytes:
+    """Events per second by workload and engine, as PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    workloads, peers = (summary[name].unique(maintain_order=True).to_list() for name in ("workload", "peer"))
+    figure, panels = pyplot.subplots(1, len(workloads), figsize=(3.2 * len(workloads), 4), squeeze=False)
+    colors = {peer: pyplot.get_cmap("tab10")(place) for place, peer in enumerate(peers)}
+    for workload, axes in zip(workloads, panels[0], strict=True):
+        part = summary.filter(pl.col("workload") == workload).sort("median")
+        low, high = part["median"] - part["least"], part["most"] - part["median"]
+        bars = axes.barh(part["peer"], part["median"] / 1e3, xerr=[low / 1e3, high / 1e3])
+        for bar, peer in zip(bars, part["peer"], strict=True):
+            bar.set_color(colors[peer])
+        axes.set_title(workload, fontsize=10)
+        axes.set_xlabel("thousand events/s")
+        axes.tick_params(labelsize=8)
+    figure.tight_layout()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=120)
+    return buffer.getvalue()
+
+
+def page(facts: str, tables: str, picture: bytes) -> str:
+    """The report as one HTML file."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in tables.splitlines()]
+    head, body = rows[0], rows[2:]
+    cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+    image = base64.b64encode(picture).decode()
+    return f"""<!doctype html><meta charset="utf-8"><title>The race</title>
+<style>body{{font:15px sans-serif;margin:2em}}td,th{{padding:.2em .8em;text-align:right}}</style>
+<h1>The race</h1><p>{html.escape(facts)}</p><img src="data:image/png;base64,{image}" style="max-width:100%">
+<table><tr>{"".join(f"<th>{html.escape(cell)}</th>" for cell in head)}</tr>{cells}</table>
+"""
