@@ -5,8 +5,8 @@
 Bids come from the NEXMark generator with 100,000 active bidders and auctions, none hot, 10,000 events per second of event
 time, in parquet files of 1 million events (92% are bids), and as raw records for engines that do not read parquet. Every
 engine on Spark takes one file per micro-batch. All get two cores. First all peers answer a small input, and their answers
-must be equal. Then each is timed in every round, each run a process of its own: the first quarter of its input warms it up, the
-rest is timed up to the end of the run. Slow peers get fewer files, never less than 20 windows of event time.
+must be equal. Then each is timed in every round, each run a process of its own: the first quarter of its input warms it up,
+the rest is timed up to the end of the run. Slow peers get fewer files, never less than 20 windows of event time.
 
 Results are in ``bench/race``: ``results.csv`` with every run, ``machine.json``, charts, ``report.html``; and the tables in
 ``docs/benchmarks.md`` are replaced.
