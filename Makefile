@@ -4,13 +4,21 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo bench-store test test-all lint format lock clean
+.PHONY: help demo bench bench-quick bench-store test test-all lint format lock clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@$(BIN)/python examples/flights.py
+
+bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all scales: bench/, docs/benchmarks.md (2 hours)
+	$(BIN)/python benchmarks/race.py
+	$(BIN)/python benchmarks/breakdown.py
+	$(BIN)/python benchmarks/scaling.py
+
+bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern (3 minutes)
+	$(BIN)/python benchmarks/race.py --quick
 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
@@ -31,7 +39,7 @@ format: $(VENV)/ready  ## format the code and apply the lint rules' fixes
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove what was made
-	rm -rf $(VENV) demo bench build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-flink .venv-peers demo bench build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/ready: pyproject.toml requirements.lock
 	@sh scripts/setup.sh $(VENV)

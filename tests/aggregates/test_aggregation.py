@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.sorting import sort_runs
 from forebay.errors import ArithmeticOverflow
 
 NAN = float("nan")
@@ -113,3 +114,34 @@ def test_variance_does_not_depend_on_how_rows_are_grouped(values, data):
     known = [value for value in values if value is not None]
     expected = np.var(known) if known else None
     assert found.to_pylist() == [pytest.approx(expected, rel=1e-6, abs=1e-6) if known else None]
+
+
+@pytest.mark.parametrize(
+    ("values", "order", "expected"),
+    [
+        (["a", "b", "c", "d"], [1.0, 3.0, 2.0, 3.0], ["b", "d"]),
+        (["a", "b", "c"], [1.0, NAN, NAN], ["b", "c"]),  # NaN is larger than any number
+        (["a", "b", "c"], [None, 1.0, None], ["b"]),
+        (["a", None, "c"], [2.0, 2.0, 1.0], ["a"]),
+        (["a", "b"], [None, None], []),
+    ],
+)
+def test_all_max_by_keeps_what_ties(values, order, expected):
+    kinds, result = (pa.string(), pa.float64()), pa.list_(pa.string())
+    aggregation = Aggregation(("k",), (BoundAggregate("r", "all_max_by", ("v", "o"), kinds, result),))
+    rows = pl.DataFrame(
+        {"k": ["x"] * len(values), "v": values, "o": order}, schema_overrides={"v": pl.String, "o": pl.Float64}
+    )
+    partials = pl.concat([aggregation.partial(rows[i : i + 1]) for i in range(len(rows))])
+    for grouped in (aggregation.partial(rows), aggregation.merge(partials), aggregation.merge(aggregation.merge(partials))):
+        (found,) = aggregation.finish(grouped)
+        assert found.to_pylist() == [expected]
+
+
+@given(st.lists(st.lists(st.floats(), max_size=60), max_size=20))
+def test_runs_are_sorted_apart(runs):
+    values = np.array([value for run in runs for value in run], dtype=np.float64)
+    ends = np.cumsum([len(run) for run in runs], dtype=np.int64)
+    expected = [value for run in runs for value in np.sort(np.array(run, dtype=np.float64))]
+    sort_runs(values, ends)
+    np.testing.assert_array_equal(values, np.array(expected))

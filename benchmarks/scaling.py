@@ -1,0 +1,221 @@
+"""How forebay and Spark's own windows on RocksDB behave as one thing grows, in one run on this machine.
+
+    python benchmarks/scaling.py [batch] [keys] [cores] [latency] [state]
+
+batch     rows in a micro-batch: 1,000 to 1 million (tumbling median)
+keys      bidders active at one time: 1,000 to 10 million (tumbling median)
+cores     1 and 2 cores of one process; 1, 2 and 4 executors of one core (tumbling median). The machine has two cores
+latency   events per second of wall time against quantiles of latency, for Q7, Q11 and Q11-Median (FlowKV, figure 9)
+state     GB of state in sessions that do not end, with 256 MB of memory (session median over bids of 1,000 bytes)
+
+Bids come from the NEXMark source, evenly spread over as many bidders as said (100,000 unless it is keys that grow). The
+first quarter of the micro-batches is left out. Tables go to ``bench/scaling/*.csv`` and into ``docs/benchmarks.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import json
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from session import spark_session
+
+import forebay as fb
+from forebay import nexmark
+from forebay.nexmark.queries import QUERIES
+from forebay.nexmark.run import measure
+
+ROOT = Path(__file__).parents[1]
+Row = dict[str, Any]
+BIDS = {"type": "bid", "hotBiddersRatio": "1", "avgBidByteSize": "32"}
+
+
+def tumbling_median(engine: str, stream: DataFrame) -> DataFrame:
+    if engine == "forebay":
+        return fb.groupBy(stream, fb.window("dateTime", "10 seconds"), "bidder").agg(fb.median("price"))
+    return stream.groupBy(F.window("dateTime", "10 seconds"), "bidder").agg(F.median("price"))
+
+
+def spark_q7(bids: DataFrame) -> DataFrame:
+    rows = F.collect_list(F.struct("auction", "bidder", "price")).alias("rows")
+    listed = bids.groupBy(F.window("dateTime", "10 seconds")).agg(F.max("price").alias("highest"), rows)
+    return listed.select("window", F.inline(F.filter("rows", lambda row: row.price == F.col("highest"))))
+
+
+SPARK = {
+    "q7": spark_q7,
+    "q11": lambda bids: bids.groupBy(F.session_window("dateTime", "10 seconds"), "bidder").agg(F.count("*")),
+    "q11-median": lambda bids: bids.groupBy(F.session_window("dateTime", "10 seconds"), "bidder").agg(F.median("price")),
+}
+
+
+@contextlib.contextmanager
+def session(**settings: Any) -> Iterator[SparkSession]:
+    spark = spark_session(**settings)
+    nexmark.register(spark)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def bids(spark: SparkSession, keys: int = 100_000, **options: Any) -> DataFrame:
+    """A stream of bids. There are as many people as can be active from the first event on: ids wrap around."""
+    source = spark.readStream.format("nexmark").options(**BIDS, numActivePeople=str(keys))
+    return (
+        source.options(**{name: str(value) for name, value in options.items()}).load().withWatermark("dateTime", "1 second")
+    )
+
+
+def spread(stream: DataFrame, keys: int) -> DataFrame:
+    """So many bidders from the first event on, rather than as many as have registered."""
+    return stream.withColumn("bidder", F.pmod(F.xxhash64("price", "dateTime"), F.lit(keys)))
+
+
+def progress(df: DataFrame, seconds: float | None = None, sink: str = "noop") -> list[dict[str, Any]]:
+    """The progress reports of a query run to its end, or for some seconds."""
+    directory = tempfile.mkdtemp(prefix="forebay-scaling-")
+    writer = df.writeStream.format(sink).option("checkpointLocation", f"{directory}/checkpoint")
+    query = (writer.trigger(availableNow=True) if seconds is None else writer).start()
+    query.awaitTermination(seconds)
+    batches = [json.loads(batch.json) for batch in query.recentProgress]
+    query.stop()
+    shutil.rmtree(directory, ignore_errors=True)
+    return batches
+
+
+def rate(batches: list[dict[str, Any]]) -> tuple[int, float]:
+    """Events per second, and seconds per micro-batch (median), after the warm-up."""
+    filled = [batch for batch in batches if batch["numInputRows"]]
+    timed = filled[len(filled) // 4 :]
+    return round(measure(batches).rate), statistics.median(batch["batchDuration"] / 1000 for batch in timed)
+
+
+def batch() -> Iterator[Row]:
+    with session() as spark:
+        for rows, count in ((1_000, 40), (10_000, 40), (100_000, 24), (1_000_000, 10)):
+            for engine in ("forebay", "spark"):
+                stream = bids(
+                    spark, maxEventsPerTrigger=rows, events=rows * (count if engine == "forebay" else min(count, 12))
+                )
+                speed, seconds = rate(progress(tumbling_median(engine, spread(stream, 100_000))))
+                yield {
+                    "events in a micro-batch": rows,
+                    "engine": engine,
+                    "events/s": speed,
+                    "s per micro-batch": round(seconds, 2),
+                }
+
+
+def keys() -> Iterator[Row]:
+    with session() as spark:
+        for count in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):
+            for engine, events in (("forebay", 8_000_000), ("spark", 3_000_000)):
+                stream = bids(spark, maxEventsPerTrigger=1_000_000, events=events)
+                speed, _ = rate(progress(tumbling_median(engine, spread(stream, count))))
+                yield {"keys": count, "engine": engine, "events/s": speed}
+
+
+def cores() -> Iterator[Row]:
+    masters = {"1 core": ("local[1]", 1), "2 cores": ("local[2]", 2)}
+    masters |= {f"{n} executors of 1 core": (f"local-cluster[{n},1,2048]", n) for n in (1, 2, 4)}
+    for name, (master, partitions) in masters.items():
+        with session(master=master, partitions=partitions, spark__executor__memory="2g") as spark:
+            stream = bids(spark, maxEventsPerTrigger=1_000_000, events=8_000_000, numPartitions=partitions)
+            speed, _ = rate(progress(tumbling_median("forebay", spread(stream, 100_000))))
+            yield {"workers": name, "engine": "forebay", "events/s": speed}
+
+
+def latency(seconds: int = 30) -> Iterator[Row]:
+    with session() as spark:
+        for query, speed in ((q, r) for q in SPARK for r in (10_000, 50_000, 100_000, 200_000, 400_000)):
+            for engine in ("forebay", "spark"):
+                stream = spread(bids(spark, realTime="true", rate=speed, maxEventsPerTrigger=2_000_000), 100_000)
+                results = (QUERIES if engine == "forebay" else SPARK)[query](stream)
+                batches = progress(results, seconds)
+                if not batches:
+                    yield {
+                        "query": query,
+                        "events/s": speed,
+                        "engine": engine,
+                        "p50": "",
+                        "p95": "no batch ended",
+                        "p99": "",
+                    }
+                    continue
+                quantiles = {
+                    f"p{share * 100:.0f}": round(value, 2) for share, value in measure(batches, speed).latency.items()
+                }
+                yield {"query": query, "events/s": speed, "engine": engine, **quantiles}
+
+
+def state(most: int = 10) -> Iterator[Row]:
+    """Sessions with a gap of an hour: none ends, so all bids stay, and every bid extends a session."""
+    with session() as spark, tempfile.TemporaryDirectory() as directory:
+        stream = bids(spark, maxEventsPerTrigger=500_000, events=most * 1_200_000, avgBidByteSize=1000)
+        wide = fb.groupBy(spread(stream, 100_000), fb.session_window("dateTime", "1 hour"), "bidder")
+        results = wide.agg(fb.median("price"), fb.max_by("extra", "price"), fb.collect_list("extra"))
+        writer = results.writeStream.format("noop").option("checkpointLocation", f"{directory}/checkpoint")
+        query = writer.trigger(availableNow=True).start()
+        marks = [gigabytes for gigabytes in (1, 2, 5, 10, 20, 50) if gigabytes <= most]
+        while not query.awaitTermination(1) and marks:
+            size = fb.progress(query).state_bytes / 1e9 if query.recentProgress else 0
+            if size >= marks[0]:
+                last = query.recentProgress[-3:]
+                speed = statistics.median(b.numInputRows / b.batchDuration * 1000 for b in last)
+                yield {"GB of state": marks.pop(0), "engine": "forebay", "events/s": round(speed)}
+        query.stop()
+
+
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    name: function for name, function in list(globals().items()) if name in ("batch", "keys", "cores", "latency", "state")
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
+    out = ROOT / "bench" / "scaling"
+    out.mkdir(parents=True, exist_ok=True)
+    for name in parser.parse_args().parts or PARTS:
+        print(f"{name}: {inspect.getdoc(PARTS[name]) or ''}", flush=True)
+        rows = []
+        for row in PARTS[name]():
+            rows.append(row)
+            print("  ", row, flush=True)
+        table = pl.DataFrame(rows, infer_schema_length=None, strict=False)
+        table.write_csv(out / f"{name}.csv")
+        document(name, table)
+
+
+def document(name: str, table: pl.DataFrame) -> None:
+    """Replace the table of one part in docs/benchmarks.md."""
+    path = ROOT / "docs" / "benchmarks.md"
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    lines = [f"| {' | '.join(table.columns)} |", "|" + " --- |" * table.width]
+    lines += [
+        f"| {' | '.join(f'{value:,}' if isinstance(value, int) else str(value) for value in row)} |"
+        for row in table.iter_rows()
+    ]
+    text = "\n".join([begin, f"{time.strftime('%Y-%m-%d')}.", "", *lines, end])
+    path.write_text(re.sub(f"{begin}.*{end}", lambda _: text, path.read_text(), flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Operators over the results of an operator of forebay, in one query, each with its watermark."""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+
+import forebay as fb
+from forebay import nexmark
+from forebay.nexmark import run
+
+OPTIONS = {"type": "bid", "rate": "500", "avgBidByteSize": "32", "maxEventsPerTrigger": "10000"}
+EVENTS = 30_000
+
+
+@pytest.fixture
+def counts_in_batch(spark):
+    nexmark.register(spark)
+    bids = spark.read.format("nexmark").options(**OPTIONS, events=EVENTS).load()
+    last = EVENTS // 500 - 5  # seconds: the watermark is 4 s behind the last bid, which is in the last second
+    counts = bids.groupBy(F.window("dateTime", "10 seconds", "5 seconds"), "auction").agg(F.count("*").alias("bids"))
+    return counts.localCheckpoint().where(F.unix_seconds("window.end") - 1_704_067_200 <= last)
+
+
+@pytest.mark.slow
+def test_spark_aggregates_the_results(spark, counts_in_batch, tmp_path):
+    stream = (
+        spark.readStream.format("nexmark").options(**OPTIONS, events=EVENTS).load().withWatermark("dateTime", "4 seconds")
+    )
+    counts = fb.groupBy(stream, fb.window("dateTime", "10 seconds", "5 seconds"), "auction").agg(fb.count("*").alias("bids"))
+    most = counts.groupBy("window").agg(F.max("bids"), F.count("*"))
+    run.run(most, tmp_path)
+    found = spark.read.schema(most.schema).parquet(str(tmp_path / "out"))
+    expected = counts_in_batch.groupBy("window").agg(F.max("bids"), F.count("*"))
+    assert Counter(map(tuple, found.collect())) == Counter(map(tuple, expected.collect()))
+
+
+def test_chained_operators_go_on_after_restarts(spark, counts_in_batch, tmp_path):
+    for events in (EVENTS // 3, 2 * EVENTS // 3, EVENTS):
+        results = run.results(spark, "q5", {**OPTIONS, "events": str(events)})
+        run.run(results, tmp_path)
+    found = spark.read.schema(results.schema).parquet(str(tmp_path / "out"))
+    ranked = counts_in_batch.groupBy("window").agg(F.max("bids").alias("bids")).join(counts_in_batch, ["window", "bids"])
+    expected = ranked.select("window", "auction", "bids").collect()
+    assert len(expected) >= 10
+    assert Counter(map(tuple, found.collect())) == Counter(map(tuple, expected))
+
+
+@pytest.mark.slow
+def test_explain_names_both_operators(spark, capsys):
+    nexmark.register(spark)
+    fb.explain(run.results(spark, "q5", {**OPTIONS, "events": "1000"}))
+    printed = capsys.readouterr().out
+    assert printed.count("pattern     RMW") == 2

@@ -1,0 +1,56 @@
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from forebay import cli
+from forebay.errors import InvalidArgument
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, ["nexmark", *arguments], catch_exceptions=False)
+
+
+def test_generate_writes_files_in_order(tmp_path):
+    out = tmp_path / "bids"
+    result = invoke("generate", str(out), "--events", "1k", "--per-file", "400", "-o", "avgBidByteSize=84")
+    assert "920 rows of 1,000 events" in result.output
+    tables = [pq.read_table(path) for path in sorted(out.iterdir())]
+    assert [table.num_rows for table in tables] == [368, 368, 184]
+    times = [time for table in tables for time in table["dateTime"].to_pylist()]
+    assert times == sorted(times)
+
+
+def test_queries_are_listed():
+    assert "q11-median" in invoke("queries").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "out", "--events", "many"), "'many' is not a number of events"),
+        (("generate", "out", "-o", "rate"), "--option 'rate' is not of the form name=value"),
+        (("run", "q12"), "q12 has a trigger by the clock"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(InvalidArgument, match=message):
+        invoke(*arguments)
+
+
+@pytest.mark.slow
+def test_run_reports_throughput_latency_state_and_results():
+    program = [sys.executable, "-c", "from forebay.cli import main; main()"]
+    query = ["nexmark", "run", "q11", "--events", "60k", "--batch", "20k", "--rate", "1000"]
+    output = subprocess.run([*program, *query], capture_output=True, text=True, check=True).stdout
+    for shown in ("events/s", "latency p50, p95, p99", "state at the end", "session_window"):
+        assert shown in output
+
+
+def test_an_error_is_one_line():
+    program = [sys.executable, "-c", "from forebay.cli import main; main()"]
+    done = subprocess.run([*program, "nexmark", "run", "q12"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout.startswith("error: q12 has a trigger by the clock")
