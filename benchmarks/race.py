@@ -3,10 +3,10 @@
     python benchmarks/race.py [--quick] [--rounds 3] [--only forebay spark-rocksdb ...] [--workloads tumbling-median ...]
 
 Bids come from the NEXMark generator with 100,000 active bidders and auctions, none hot, 10,000 events per second of event
-time, in parquet files of 1 million events (92% are bids), and as raw records for engines that do not read parquet. Every
-engine on Spark takes one file per micro-batch. All get two cores. First all peers answer a small input, and their answers
-must be equal. Then each is timed in every round, each run a process of its own: the first quarter of its input warms it up,
-the rest is timed up to the end of the run. Slow peers get fewer files, never less than 20 windows of event time.
+time, 1 million events (of which 92% are bids) in a pair of parquet files, and as raw records for engines that do not read
+parquet. Engines on Spark take a pair per micro-batch. All get two cores. First all peers answer a small input, and their
+answers must be equal. Then each is timed in every round, each run a process of its own: the first quarter of its input warms
+it up, the rest is timed up to the end of the run. Slow peers get fewer pairs, never less than 20 windows of event time.
 
 Results are in ``bench/race``: ``results.csv`` with every run, ``machine.json``, charts, ``report.html``; and the tables in
 ``docs/benchmarks.md`` are replaced.
@@ -51,33 +51,33 @@ RECORDS = 100_000
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine: its script, what it is told, how many files of which data it gets, and the workloads it runs.
+    """An engine: its script, what it is told, how many pairs of files of which data it gets, and the workloads it runs.
 
     ``core`` peers run all workloads, the others one of each kind of aggregate.
     """
 
     script: str
     options: tuple[str, ...] = ()
-    files: int = 10
+    pairs: int = 10
     data: str = "bids"
     core: bool = False
 
 
 PEER = {
     "forebay": Peer("forebay_peer", core=True),
-    "spark-rocksdb": Peer("spark_peer", files=3, core=True),
-    "flink-rocksdb": Peer("flink_peer", files=2, core=True),
+    "spark-rocksdb": Peer("spark_peer", pairs=3, core=True),
+    "flink-rocksdb": Peer("flink_peer", pairs=2, core=True),
     "forebay-memory": Peer("forebay_peer", ("--state", "memory")),
     "vehicle": Peer("vehicle_peer"),
-    "spark-memory": Peer("spark_peer", ("--state", "memory"), files=3),
-    "flink-heap": Peer("flink_peer", ("--state", "heap"), files=8),
-    "bytewax": Peer("bytewax_peer", files=2),
-    "spark-tws": Peer("tws_peer", files=4, data="sparse"),
+    "spark-memory": Peer("spark_peer", ("--state", "memory"), pairs=3),
+    "flink-heap": Peer("flink_peer", ("--state", "heap"), pairs=8),
+    "bytewax": Peer("bytewax_peer", pairs=2),
+    "spark-tws": Peer("tws_peer", pairs=4, data="sparse"),
 }
 SOME = ("tumbling-median", "session-count")
 QUICK = ("tumbling-median", "session-median", "tumbling-count")
 DATA = {"bids": (10, 1_000_000, 10_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
-"""Files, events in each, and events per second of event time."""
+"""Pairs of files, events in each, and events per second of event time."""
 
 
 def main() -> None:
@@ -113,12 +113,12 @@ def main() -> None:
         for number in range(arguments.rounds):
             for workload, name in lineup:
                 peer = PEER[name]
-                files = 5 if arguments.quick and name == "forebay" else peer.files
-                result = run(peer, workload, part(peer.data, files))
+                pairs = 5 if arguments.quick and name == "forebay" else peer.pairs
+                result = run(peer, workload, part(peer.data, pairs))
                 rate = result["events"] / result["seconds"]
                 _, events, per_second = DATA[peer.data]
                 row = [workload, name, number, result["events"], round(result["seconds"], 3), result["rows"]]
-                writer.writerow([*row, round(rate), files * events // per_second])
+                writer.writerow([*row, round(rate), pairs * events // per_second])
                 file.flush()
                 print(f"round {number}  {workload:16} {name:16} {rate:>12,.0f} events/s", flush=True)
     report.write(out, None if arguments.quick else ROOT / "docs" / "benchmarks.md")
@@ -161,8 +161,8 @@ def run(peer: Peer, workload: str, data: Path, *more: str) -> dict[str, float]:
     return json.loads(lines[-1])
 
 
-def part(name: str, files: int) -> Path:
-    """A directory with the first files of a data set, which is generated if need be."""
+def part(name: str, pairs: int) -> Path:
+    """A directory with the first pairs of a data set, which is generated if need be."""
     count, events, rate = DATA[name]
     whole = BENCH / "data" / name
     if not (whole / "done").exists():
@@ -170,11 +170,11 @@ def part(name: str, files: int) -> Path:
         for file in range(count):
             write(whole, file, events, rate)
         (whole / "done").touch()
-    some = BENCH / "data" / f"{name}-{files}"
+    some = BENCH / "data" / f"{name}-{pairs}"
     if not some.exists():
         some.mkdir()
         for path in sorted(whole.iterdir()):
-            if path.name[:5].isdigit() and int(path.name[:5]) < files:
+            if path.name[:5].isdigit() and int(path.name[:5]) < pairs:
                 os.link(path, some / path.name)
     return some
 
@@ -196,7 +196,10 @@ def write(directory: Path, file: int, events: int, rate: int) -> None:
         numbers = [column.cast(pa.int64()).to_numpy() for column in table.columns]
         np.stack(numbers, axis=1).astype("<i8").tofile(directory / f"{file:05}-{piece:02}.bin")
         tables.append(table)
-    pq.write_table(pa.concat_tables(tables), directory / f"{file:05}.parquet")
+    table = pa.concat_tables(tables)
+    half = -(-table.num_rows // 2)
+    for place in range(2):
+        pq.write_table(table.slice(place * half, half), directory / f"{file:05}-{place}.parquet")
 
 
 def machine() -> dict[str, str]:

@@ -41,11 +41,10 @@ def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions:
     return builder.getOrCreate()
 
 
-def bids(spark: SparkSession, data: Path, files: int = 1) -> DataFrame:
-    """The input as a stream, so many files in each micro-batch."""
-    source = spark.readStream.schema("ts timestamp, auction long, bidder long, price long").option(
-        "maxFilesPerTrigger", files
-    )
+def bids(spark: SparkSession, data: Path) -> DataFrame:
+    """The input as a stream, two files in each micro-batch: one for each core."""
+    schema = "ts timestamp, auction long, bidder long, price long"
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2)
     return source.parquet(str(data / "*.parquet")).withWatermark("ts", f"{DELAY_SECONDS} second")
 
 
