@@ -12,7 +12,6 @@ from pathlib import Path
 import polars as pl
 
 BASE = "forebay"
-BEGIN, END = "<!-- race: begin -->", "<!-- race: end -->"
 
 
 def write(directory: Path, document: Path | None) -> None:
@@ -26,12 +25,22 @@ def write(directory: Path, document: Path | None) -> None:
     tables = table(summary)
     (directory / "report.html").write_text(page(facts, tables, picture))
     if document is not None:
-        text = document.read_text()
         rounds = runs["round"].n_unique()
         about = f"Medians of {rounds} rounds, least and most in brackets. {facts}."
-        document.write_text(
-            re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n{about}\n\n{tables}\n{END}", text, flags=re.DOTALL)
-        )
+        replace(document, "race", f"{about}\n\n{tables}")
+
+
+def replace(document: Path, name: str, text: str) -> None:
+    """Put a text between the marks of that name in a document."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    marked = re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", document.read_text(), flags=re.DOTALL)
+    document.write_text(marked)
+
+
+def markdown(frame: pl.DataFrame) -> str:
+    """A frame as a Markdown table."""
+    rows = [[f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in frame.iter_rows()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (frame.columns, ["---"] * frame.width, *rows))
 
 
 def summarized(runs: pl.DataFrame) -> pl.DataFrame:

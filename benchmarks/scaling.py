@@ -3,7 +3,7 @@
     python benchmarks/scaling.py [batch] [keys] [cores] [latency] [state]
 
 batch     rows in a micro-batch: 1,000 to 1 million (tumbling median)
-keys      bidders active at one time: 1,000 to 10 million (tumbling median)
+keys      bidders: 1,000 to 10 million (tumbling median)
 cores     1 and 2 cores of one process; 1, 2 and 4 executors of one core (tumbling median). The machine has two cores
 latency   events per second of wall time against quantiles of latency, for Q7, Q11 and Q11-Median (FlowKV, figure 9)
 state     GB of state in sessions that do not end, with 256 MB of memory (session median over bids of 1,000 bytes)
@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import inspect
 import json
-import re
 import shutil
 import statistics
 import sys
@@ -30,6 +29,8 @@ from typing import Any
 
 import polars as pl
 
+import report
+
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from pyspark.sql import DataFrame, SparkSession
@@ -39,11 +40,10 @@ from session import spark_session
 import forebay as fb
 from forebay import nexmark
 from forebay.nexmark.queries import QUERIES
-from forebay.nexmark.run import measure
+from forebay.nexmark.run import ended, measure
 
 ROOT = Path(__file__).parents[1]
 Row = dict[str, Any]
-BIDS = {"type": "bid", "hotBiddersRatio": "1", "avgBidByteSize": "32"}
 
 
 def tumbling_median(engine: str, stream: DataFrame) -> DataFrame:
@@ -75,16 +75,14 @@ def session(**settings: Any) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def bids(spark: SparkSession, keys: int = 100_000, **options: Any) -> DataFrame:
-    """A stream of bids. There are as many people as can be active from the first event on: ids wrap around."""
-    source = spark.readStream.format("nexmark").options(**BIDS, numActivePeople=str(keys))
-    return (
-        source.options(**{name: str(value) for name, value in options.items()}).load().withWatermark("dateTime", "1 second")
-    )
+def bids(spark: SparkSession, **options: Any) -> DataFrame:
+    """A stream of bids, small ones unless told otherwise."""
+    given = {"type": "bid", "avgBidByteSize": "32", **{name: str(value) for name, value in options.items()}}
+    return spark.readStream.format("nexmark").options(**given).load().withWatermark("dateTime", "1 second")
 
 
 def spread(stream: DataFrame, keys: int) -> DataFrame:
-    """So many bidders from the first event on, rather than as many as have registered."""
+    """So many bidders, drawn evenly, from the first event on."""
     return stream.withColumn("bidder", F.pmod(F.xxhash64("price", "dateTime"), F.lit(keys)))
 
 
@@ -101,35 +99,39 @@ def progress(df: DataFrame, seconds: float | None = None, sink: str = "noop") ->
 
 
 def rate(batches: list[dict[str, Any]]) -> tuple[int, float]:
-    """Events per second, and seconds per micro-batch (median), after the warm-up."""
+    """Bids per second, and seconds per micro-batch (median), after the warm-up."""
     filled = [batch for batch in batches if batch["numInputRows"]]
-    timed = filled[len(filled) // 4 :]
+    timed = filled[max(1, len(filled) // 4) :] or filled
     return round(measure(batches).rate), statistics.median(batch["batchDuration"] / 1000 for batch in timed)
 
 
 def batch() -> Iterator[Row]:
+    """Event time passes at such a rate that every micro-batch has 10 s of it, a window."""
     with session() as spark:
-        for rows, count in ((1_000, 40), (10_000, 40), (100_000, 24), (1_000_000, 10)):
+        for rows, count in ((1_000, 40), (10_000, 40), (100_000, 24), (1_000_000, 12)):
             for engine in ("forebay", "spark"):
-                stream = bids(
-                    spark, maxEventsPerTrigger=rows, events=rows * (count if engine == "forebay" else min(count, 12))
-                )
+                events = rows * (count if engine == "forebay" else count // 3)
+                stream = bids(spark, maxEventsPerTrigger=rows, rate=rows // 10, events=events)
                 speed, seconds = rate(progress(tumbling_median(engine, spread(stream, 100_000))))
                 yield {
                     "events in a micro-batch": rows,
                     "engine": engine,
-                    "events/s": speed,
+                    "bids/s": speed,
                     "s per micro-batch": round(seconds, 2),
                 }
 
 
 def keys() -> Iterator[Row]:
+    """Event time passes at such a rate that a window has two bids of each bidder, but 10,000 events per second at least."""
     with session() as spark:
         for count in (1_000, 10_000, 100_000, 1_000_000, 10_000_000):
-            for engine, events in (("forebay", 8_000_000), ("spark", 3_000_000)):
-                stream = bids(spark, maxEventsPerTrigger=1_000_000, events=events)
-                speed, _ = rate(progress(tumbling_median(engine, spread(stream, count))))
-                yield {"keys": count, "engine": engine, "events/s": speed}
+            for engine, batches in (("forebay", 10), ("spark", 4)):
+                if engine == "spark" and count > 1_000_000:
+                    continue  # 25 s of event time would take it a quarter of an hour
+                speed = max(10_000, count // 5)
+                stream = bids(spark, maxEventsPerTrigger=1_000_000, rate=speed, events=max(batches * 1_000_000, 25 * speed))
+                measured, _ = rate(progress(tumbling_median(engine, spread(stream, count))))
+                yield {"keys": count, "events per s of event time": speed, "engine": engine, "bids/s": measured}
 
 
 def cores() -> Iterator[Row]:
@@ -139,7 +141,7 @@ def cores() -> Iterator[Row]:
         with session(master=master, partitions=partitions, spark__executor__memory="2g") as spark:
             stream = bids(spark, maxEventsPerTrigger=1_000_000, events=8_000_000, numPartitions=partitions)
             speed, _ = rate(progress(tumbling_median("forebay", spread(stream, 100_000))))
-            yield {"workers": name, "engine": "forebay", "events/s": speed}
+            yield {"workers": name, "engine": "forebay", "bids/s": speed}
 
 
 def latency(seconds: int = 30) -> Iterator[Row]:
@@ -149,20 +151,16 @@ def latency(seconds: int = 30) -> Iterator[Row]:
                 stream = spread(bids(spark, realTime="true", rate=speed, maxEventsPerTrigger=2_000_000), 100_000)
                 results = (QUERIES if engine == "forebay" else SPARK)[query](stream)
                 batches = progress(results, seconds)
-                if not batches:
-                    yield {
-                        "query": query,
-                        "events/s": speed,
-                        "engine": engine,
-                        "p50": "",
-                        "p95": "no batch ended",
-                        "p99": "",
+                filled = [batch for batch in batches if batch["numInputRows"]]
+                row = {"query": query, "events/s": speed, "engine": engine, "p50": "", "p95": "", "p99": "", "behind": "all"}
+                if filled:
+                    row |= {
+                        f"p{share * 100:.0f}": round(value, 2) for share, value in measure(batches, speed).latency.items()
                     }
-                    continue
-                quantiles = {
-                    f"p{share * 100:.0f}": round(value, 2) for share, value in measure(batches, speed).latency.items()
-                }
-                yield {"query": query, "events/s": speed, "engine": engine, **quantiles}
+                    offset = filled[-1]["sources"][0]["endOffset"]
+                    offset = json.loads(offset) if isinstance(offset, str) else offset
+                    row["behind"] = round(ended(filled[-1]) - offset["start"] / 1e6 - offset["number"] / speed, 1)
+                yield row
 
 
 def state(most: int = 10) -> Iterator[Row]:
@@ -179,13 +177,11 @@ def state(most: int = 10) -> Iterator[Row]:
             if size >= marks[0]:
                 last = query.recentProgress[-3:]
                 speed = statistics.median(b.numInputRows / b.batchDuration * 1000 for b in last)
-                yield {"GB of state": marks.pop(0), "engine": "forebay", "events/s": round(speed)}
+                yield {"GB of state": marks.pop(0), "engine": "forebay", "bids/s": round(speed)}
         query.stop()
 
 
-PARTS: dict[str, Callable[[], Iterator[Row]]] = {
-    name: function for name, function in list(globals().items()) if name in ("batch", "keys", "cores", "latency", "state")
-}
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {part.__name__: part for part in (batch, keys, cores, latency, state)}
 
 
 def main() -> None:
@@ -201,20 +197,7 @@ def main() -> None:
             print("  ", row, flush=True)
         table = pl.DataFrame(rows, infer_schema_length=None, strict=False)
         table.write_csv(out / f"{name}.csv")
-        document(name, table)
-
-
-def document(name: str, table: pl.DataFrame) -> None:
-    """Replace the table of one part in docs/benchmarks.md."""
-    path = ROOT / "docs" / "benchmarks.md"
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    lines = [f"| {' | '.join(table.columns)} |", "|" + " --- |" * table.width]
-    lines += [
-        f"| {' | '.join(f'{value:,}' if isinstance(value, int) else str(value) for value in row)} |"
-        for row in table.iter_rows()
-    ]
-    text = "\n".join([begin, f"{time.strftime('%Y-%m-%d')}.", "", *lines, end])
-    path.write_text(re.sub(f"{begin}.*{end}", lambda _: text, path.read_text(), flags=re.DOTALL))
+        report.replace(ROOT / "docs" / "benchmarks.md", name, f"{time.strftime('%Y-%m-%d')}.\n\n{report.markdown(table)}")
 
 
 if __name__ == "__main__":

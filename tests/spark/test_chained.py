@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import forebay as fb
@@ -52,3 +53,21 @@ def test_explain_names_both_operators(spark, capsys):
     fb.explain(run.results(spark, "q5", {**OPTIONS, "events": "1000"}))
     printed = capsys.readouterr().out
     assert printed.count("pattern     RMW") == 2
+
+
+def test_update_mode_is_refused(spark, tmp_path):
+    nexmark.register(spark)
+    stream = spark.readStream.format("nexmark").options(**OPTIONS, events=1000).load().withWatermark("dateTime", "4 seconds")
+    counts = fb.groupBy(stream, fb.window("dateTime", "10 seconds"), "auction").agg(fb.count("*").alias("bids"))
+    totals = fb.groupBy(counts, fb.window(F.window_time("window"), "10 seconds")).agg(fb.sum("bids"))
+    writer = totals.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="over the results of another one"):
+        query.awaitTermination()
+
+
+def test_operators_chain_in_a_batch(spark):
+    ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
+    counts = fb.groupBy(ticks, fb.window("t", "10 seconds"), "item").agg(fb.count("*").alias("n"))
+    most = fb.groupBy(counts, fb.window(F.window_time("window"), "10 seconds")).agg(fb.max("n"), fb.count("*").alias("items"))
+    assert [(row["max(n)"], row["items"]) for row in most.orderBy("window").collect()] == [(2, 7)] * 10
