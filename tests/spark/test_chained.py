@@ -69,5 +69,7 @@ def test_update_mode_is_refused(spark, tmp_path):
 def test_operators_chain_in_a_batch(spark):
     ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
     counts = fb.groupBy(ticks, fb.window("t", "10 seconds"), "item").agg(fb.count("*").alias("n"))
-    most = fb.groupBy(counts, fb.window(F.window_time("window"), "10 seconds")).agg(fb.max("n"), fb.count("*").alias("items"))
+    most = fb.groupBy(counts, fb.window(F.window_time("window"), "10 seconds")).agg(
+        fb.max("n"), fb.count("*").alias("items")
+    )
     assert [(row["max(n)"], row["items"]) for row in most.orderBy("window").collect()] == [(2, 7)] * 10

@@ -19,6 +19,13 @@ def stream(spark, tmp_path_factory):
     return generate(spark, tmp_path_factory.mktemp("data"), keys=40, rows=800)
 
 
+SOME = [
+    pytest.param(aggregates, id=name, marks=[] if name == "mixed" else [pytest.mark.slow])
+    for name, aggregates in AGGREGATES.items()
+]
+"""In make test the mixed ones alone, which are computed as the holistic ones are."""
+
+
 def check(stream, tmp_path, window, keys, aggregates, delay="5 seconds"):
     """Run a query over the stream to its end and compare; the number of result rows."""
     name = f"t_{tmp_path.name}".replace("-", "_").replace("[", "_").replace("]", "_").replace(" ", "_")
@@ -40,7 +47,7 @@ def test_windows_and_aggregates(stream, tmp_path, window, aggregates):
     assert check(stream, tmp_path, window, ["key"], aggregates) > 100
 
 
-@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("aggregates", SOME)
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_partitions(stream, tmp_path, spark, partitions, aggregates):
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
@@ -50,12 +57,12 @@ def test_partitions(stream, tmp_path, spark, partitions, aggregates):
         spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
-@pytest.mark.parametrize("aggregates", [*AGGREGATES.values(), [fb.count("*")]], ids=[*AGGREGATES, "rows only"])
+@pytest.mark.parametrize("aggregates", [*SOME, pytest.param([fb.count("*")], id="rows only")])
 def test_without_keys(stream, tmp_path, aggregates):
     assert check(stream, tmp_path, ("10 seconds",), [], aggregates) > 5
 
 
-@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("aggregates", SOME)
 def test_one_key(spark, tmp_path, aggregates):
     one = generate(spark, tmp_path, keys=1, rows=300)
     assert check(one, tmp_path, ("30 seconds", "10 seconds"), ["key"], aggregates) > 5
@@ -67,7 +74,7 @@ def test_100_000_keys(spark, tmp_path, aggregates):
     assert check(many, tmp_path, ("30 seconds",), ["key"], aggregates) > 100_000
 
 
-@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize("aggregates", SOME)
 def test_instants_before_1970(spark, tmp_path, aggregates):
     """The stream crosses 1970, because Spark's watermark does not exist before."""
     old = generate(spark, tmp_path, keys=5, rows=200, start=-50_000_000, seed=3)
