@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import json
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -54,6 +56,8 @@ def generate(
 
     total, most = number(events), number(per_file)
     config = NexmarkConfig.of({**pairs(option), "type": kind, "events": str(total)})
+    if out.exists():
+        raise InvalidArgument(f"{out} exists already; name a directory that does not")
     out.mkdir(parents=True)
     rows = 0
     for file, begin in enumerate(range(0, total, most)):
@@ -89,14 +93,17 @@ def run(
     option: Options = None,
 ) -> None:
     """Run a query over generated events: progress while it runs, then throughput, latency, state and some results."""
+    from forebay.nexmark import NexmarkConfig
     from forebay.nexmark import run as runs
 
-    options = {**pairs(option), "rate": str(rate), "maxEventsPerTrigger": str(number(batch)), "realTime": str(real_time)}
     total = number(events)
+    options = {"numPartitions": str(cores), **pairs(option)}
+    options |= {"rate": str(rate), "maxEventsPerTrigger": str(number(batch)), "realTime": str(real_time)}
     if seconds is None or not real_time:
         options["events"] = str(total)
-    if query == "q12" and seconds is None:
-        raise InvalidArgument("q12 has a trigger by the clock and never ends by itself; add --seconds 60")
+    if seconds is None and (real_time or query == "q12"):
+        raise InvalidArgument(f"{query} goes by the wall clock and does not end by itself; add --seconds 60")
+    NexmarkConfig.of({**options, "type": "bid"})  # raises what is wrong with the options before Spark starts
     with console.status("starting Spark"):
         spark = runs.session(cores)
         df = runs.results(spark, query, options)
@@ -148,7 +155,7 @@ def number(text: str) -> int:
     factor = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}.get(text[-1:].lower(), 1)
     try:
         value = round(float(text[:-1] if factor > 1 else text) * factor)
-    except ValueError:
+    except (ValueError, OverflowError):
         value = 0
     if value < 1:
         raise InvalidArgument(f"{text!r} is not a number of events; write 20M, 500k or 1000")
@@ -156,11 +163,18 @@ def number(text: str) -> int:
 
 
 def pairs(options: list[str] | None) -> dict[str, str]:
-    """Options of the form name=value."""
+    """Options of the source of the form name=value, but for those that have flags."""
+    from forebay.nexmark.config import NexmarkConfig, camel
+
     for option in options or []:
         if "=" not in option:
             raise InvalidArgument(f"--option {option!r} is not of the form name=value")
-    return dict(option.split("=", 1) for option in options or [])
+    given = dict(option.split("=", 1) for option in options or [])
+    known = {camel(field.name).lower() for field in fields(NexmarkConfig)} - {"type", "events", "rate"}
+    for name in given:
+        if name.lower() not in known:
+            raise InvalidArgument(f"--option {name} is not an option of the source, or has a flag of its own")
+    return given
 
 
 def main() -> None:
@@ -168,5 +182,5 @@ def main() -> None:
     try:
         app()
     except ForebayError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         raise SystemExit(2) from error

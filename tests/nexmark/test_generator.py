@@ -101,6 +101,7 @@ def test_another_seed_gives_other_events():
         ({"rate": "0"}, "rate is 0; it must be at least 1"),
         ({"rate": "many"}, "rate is 'many'; it must be a whole number"),
         ({"probDelayedEvent": "2"}, "probDelayedEvent is 2.0; it must be between 0 and 1"),
+        ({"outOfOrderGroupSize": "953"}, "outOfOrderGroupSize must not be a multiple of 953"),
         ({"numActivePeople": "0"}, "numActivePeople is 0; it must be at least 1"),
     ],
 )

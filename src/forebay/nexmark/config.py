@@ -63,6 +63,8 @@ class NexmarkConfig:
             raise InvalidArgument(f"nexmark: type is {self.type!r}; it must be one of {', '.join(TYPES)}")
         if not 0 <= self.prob_delayed_event <= 1:
             raise InvalidArgument(f"nexmark: probDelayedEvent is {self.prob_delayed_event}; it must be between 0 and 1")
+        if self.out_of_order_group_size % 953 == 0:  # by which events are shuffled
+            raise InvalidArgument("nexmark: outOfOrderGroupSize must not be a multiple of 953")
         least_one = ("rate", "hot_auction_ratio", "hot_bidders_ratio", "hot_sellers_ratio", "out_of_order_group_size")
         for field in fields(self):
             value, least = getattr(self, field.name), int(field.name in (*least_one, "num_active_people"))

@@ -118,7 +118,8 @@ class _Draws:
     def last_auction(self) -> Numbers:
         """Counted from 0; -1 before the first."""
         epoch, place = np.divmod(self.number, CYCLE)
-        return epoch * AUCTIONS + np.clip(place - PERSONS, -1, AUCTIONS - 1)
+        last: Numbers = epoch * AUCTIONS + np.clip(place - PERSONS, -1, AUCTIONS - 1)
+        return last
 
     def some_person(self, hot_ratio: int, hot: int) -> Numbers:
         """Ids: the ``hot`` one of the last block of people, or any of the active and of those who come next."""

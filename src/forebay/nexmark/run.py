@@ -147,16 +147,20 @@ def run(
 
 
 def measure(batches: Sequence[Mapping[str, Any]], rate: int | None = None) -> Measured:
-    """Throughput and latency from a query's progress reports. The first quarter of the micro-batches is left out."""
+    """Throughput and latency from a query's progress reports. The first quarter of the micro-batches is left out.
+
+    Time runs on until the micro-batch after the last event has ended, which fires windows.
+    """
     filled = [batch for batch in batches if batch["numInputRows"]]
-    timed = filled[int(len(filled) * WARM_UP) :]
+    timed = filled[max(1, int(len(filled) * WARM_UP)) :] or filled
     if not timed:
         raise InvalidArgument("no micro-batch has ended yet: there is nothing to measure; run it for longer")
     latencies = np.concatenate([_latencies(batch, rate) for batch in timed])
+    last = batches[min(batches.index(filled[-1]) + 1, len(batches) - 1)]  # the one after the last event fires windows
     times = [instant(b["eventTime"][bound]) for b in filled for bound in ("min", "max") if bound in b.get("eventTime", {})]
     return Measured(
         events=sum(batch["numInputRows"] for batch in timed),
-        seconds=ended(batches[-1]) - instant(timed[0]["timestamp"]),
+        seconds=ended(last) - instant(timed[0]["timestamp"]),
         span=max(times) - min(times) if times else 0.0,
         latency={share: float(np.quantile(latencies, share)) for share in (0.5, 0.95, 0.99)},
     )

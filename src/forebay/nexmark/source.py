@@ -101,26 +101,23 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, config: NexmarkConfig, partitions: int, most: int, *, real_time: bool) -> None:
         self._config, self._partitions, self._most, self._real_time = config, partitions, most, real_time
-        self._stop_at: int | None = None
 
     def initialOffset(self) -> dict[str, int]:
         return {"number": 0, "start": _now() if self._real_time else self._config.start}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        if not self._config.events:
-            raise InvalidArgument("nexmark: Trigger.AvailableNow needs an end; set the option events")
-        self._stop_at = _now()
+        if not self._config.events or self._real_time:
+            raise InvalidArgument("nexmark: Trigger.AvailableNow needs an end: the option events, and no realTime")
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         begin, most = start["number"], limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
-        end = begin + most
+        end = min(begin + most, self._config.events or begin + most)
         if self._real_time:
-            elapsed = (self._stop_at or _now()) - start["start"]
-            end = max(begin, min(end, elapsed * self._config.rate // 1_000_000))
-        return {**start, "number": min(end, self._config.events or end)}
+            end = min(end, (_now() - start["start"]) * self._config.rate // 1_000_000)
+        return {**start, "number": max(begin, end)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return _split(start["number"], end["number"], self._partitions, start["start"])

@@ -79,7 +79,8 @@ def bind(
         aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
     else:
-        bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
+        with _analysis():
+            bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
         holistic = [text_of(_unnamed(aggregate)) for aggregate in named if aggregate.function in HOLISTIC]
     choice = choose(holistic, aligned=aligned)

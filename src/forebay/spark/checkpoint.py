@@ -39,11 +39,15 @@ MARK = re.compile(r"forebay_([0-9a-f]{12})")
 
 @dataclass(frozen=True)
 class Planned:
-    """An operator as `agg` planned it: its layout, how its store was chosen, and where its state was told to live."""
+    """An operator as `agg` planned it: its layout, how its store was chosen, and where its state was told to live.
+
+    ``chained`` says whether it reads the results of another one.
+    """
 
     layout: Layout
     choice: Choice
     state_directory: str | None
+    chained: bool = False
 
 
 _planned: dict[str, Planned] = {}
@@ -126,6 +130,11 @@ def _impossible(mode: str, plan: str) -> str | None:
         return None
     for operator in operators(plan):
         layout = operator.layout
+        if operator.chained:
+            return (
+                f"outputMode({mode.lower()!r}) is not possible for an operator over the results of another one, which would "
+                'take every update for one more row. Use outputMode("append").'
+            )
         if mode != "Update" or layout["pattern"] != "RMW" or not layout["window"].startswith("window("):
             return (
                 f"outputMode({mode.lower()!r}) is not possible for {layout['window']}: {', '.join(layout['aggregates'])}. "

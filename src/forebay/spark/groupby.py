@@ -16,7 +16,7 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, worker
 from forebay.spark.checkpoint import Planned
-from forebay.spark.conf import WATERMARK, Conf, require_forebay_in_workers, require_rocksdb
+from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
 from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, WholeKey, Window
 
@@ -116,7 +116,8 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
-    output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory))
+    chained = bool(checkpoint.MARK.search(df._jdf.queryExecution().logical().toString()))
+    output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory, chained))
     operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
     packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
     clock = clock_of(bound.plan)
@@ -125,21 +126,27 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
         operator, f"{output} binary, {EVENT_TIME} timestamp", "append", clock.value, eventTimeColumnName=event_time
     )
     results = emitted.mapInArrow(_unpack, bound.schema)
+    return _with_time(results, bound) if clock is Clock.WATERMARK else results
+
+
+def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
+    """The results with what marks a column as a window, and its watermark, for whatever reads them."""
     window = bound.schema.fields[0]
-    if WATERMARK in window.metadata and results.columns.count(window.name) == 1:
-        results = results.withMetadata(window.name, window.metadata)  # so whatever reads the results knows their time
-    return results
+    if not window.metadata or [name.lower() for name in results.columns].count(window.name.lower()) != 1:
+        return results
+    return results.withMetadata(window.name, window.metadata)
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
-    return (
+    results = (
         df.select(*bound.projection)
         .mapInArrow(_packer(plan, conf, streaming=False), f"{_VNODE} int, {PAYLOAD} binary")
         .groupBy(_VNODE)
         .applyInArrow(_run_to_end(plan), f"{PAYLOAD} binary")
         .mapInArrow(_unpack, bound.schema)
     )
+    return _with_time(results, bound) if clock_of(bound.plan) is Clock.WATERMARK else results
 
 
 def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 from typing import Any
 
 from pyspark import TaskContext, cloudpickle
@@ -32,8 +33,16 @@ def settle() -> None:
     """Spare what this process has loaded from garbage collection.
 
     Spark's worker collects garbage after every task. To look through the objects of all loaded modules takes it about 0.1 s.
+    What is spared is never freed if it is part of a cycle, so it is done only when more modules have been loaded.
     """
-    gc.freeze()
+    global _spared
+    if len(sys.modules) != _spared:
+        gc.freeze()
+        _spared = len(sys.modules)
+
+
+_spared = 0
+"""How many modules were loaded when their objects were spared."""
 
 
 def local_property(name: str) -> str | None:

@@ -32,6 +32,7 @@ def take(directory: Path, version: Version | None, options: Options, merge: Merg
 
 def keep(store: UnalignedStore) -> None:
     """Keep a store that has just been committed, and let go of the ones used longest ago when memory runs short."""
+    store.merge = None  # it belongs to the batch that is over, and that has the store: a cycle would outlive both
     _open[store.directory] = store
     while len(_open) > _MOST or (
         len(_open) > 1 and sum(s.memory_bytes for s in _open.values()) > store.options.memory_bytes
