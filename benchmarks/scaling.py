@@ -40,7 +40,7 @@ from session import spark_session
 import forebay as fb
 from forebay import nexmark
 from forebay.nexmark.queries import QUERIES
-from forebay.nexmark.run import ended, measure
+from forebay.nexmark.run import ended, measure, offset
 
 ROOT = Path(__file__).parents[1]
 Row = dict[str, Any]
@@ -86,10 +86,10 @@ def spread(stream: DataFrame, keys: int) -> DataFrame:
     return stream.withColumn("bidder", F.pmod(F.xxhash64("price", "dateTime"), F.lit(keys)))
 
 
-def progress(df: DataFrame, seconds: float | None = None, sink: str = "noop") -> list[dict[str, Any]]:
+def progress(df: DataFrame, seconds: float | None = None) -> list[dict[str, Any]]:
     """The progress reports of a query run to its end, or for some seconds."""
     directory = tempfile.mkdtemp(prefix="forebay-scaling-")
-    writer = df.writeStream.format(sink).option("checkpointLocation", f"{directory}/checkpoint")
+    writer = df.writeStream.format("noop").option("checkpointLocation", f"{directory}/checkpoint")
     query = (writer.trigger(availableNow=True) if seconds is None else writer).start()
     query.awaitTermination(seconds)
     batches = [json.loads(batch.json) for batch in query.recentProgress]
@@ -100,9 +100,8 @@ def progress(df: DataFrame, seconds: float | None = None, sink: str = "noop") ->
 
 def rate(batches: list[dict[str, Any]]) -> tuple[int, float]:
     """Bids per second, and seconds per micro-batch (median), after the warm-up."""
-    filled = [batch for batch in batches if batch["numInputRows"]]
-    timed = filled[max(1, len(filled) // 4) :] or filled
-    return round(measure(batches).rate), statistics.median(batch["batchDuration"] / 1000 for batch in timed)
+    run = measure(batches)
+    return round(run.rate), run.latency[0.5]
 
 
 def batch() -> Iterator[Row]:
@@ -154,12 +153,10 @@ def latency(seconds: int = 30) -> Iterator[Row]:
                 filled = [batch for batch in batches if batch["numInputRows"]]
                 row = {"query": query, "events/s": speed, "engine": engine, "p50": "", "p95": "", "p99": "", "behind": "all"}
                 if filled:
-                    row |= {
-                        f"p{share * 100:.0f}": round(value, 2) for share, value in measure(batches, speed).latency.items()
-                    }
-                    offset = filled[-1]["sources"][0]["endOffset"]
-                    offset = json.loads(offset) if isinstance(offset, str) else offset
-                    row["behind"] = round(ended(filled[-1]) - offset["start"] / 1e6 - offset["number"] / speed, 1)
+                    quantiles = measure(batches, speed).latency
+                    row |= {f"p{share * 100:.0f}": round(value, 2) for share, value in quantiles.items()}
+                    taken = offset(filled[-1])
+                    row["behind"] = round(ended(filled[-1]) - taken["start"] / 1e6 - taken["number"] / speed, 1)
                 yield row
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import sys
@@ -13,6 +12,8 @@ from common import DELAY_SECONDS, Result, Workload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
+
+from forebay.nexmark.run import measure
 
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 ROCKSDB = PROVIDERS + "RocksDBStateStoreProvider"
@@ -66,15 +67,5 @@ def timed(results: DataFrame, workload: Workload, output: Path | None) -> Result
 def measured(query: StreamingQuery) -> Result:
     """The first quarter of the micro-batches warms up; time runs on until the last one has ended."""
     batches = [json.loads(batch.json) for batch in query.recentProgress]
-    with_rows = [batch for batch in batches if batch["numInputRows"]]
-    timed = with_rows[max(1, len(with_rows) // 4) :]
-    seconds = _ended(batches[-1]) - _instant(timed[0])
-    return Result(sum(batch["numInputRows"] for batch in timed), seconds, sum(b["sink"]["numOutputRows"] for b in batches))
-
-
-def _instant(batch: dict) -> float:
-    return datetime.datetime.fromisoformat(batch["timestamp"]).timestamp()
-
-
-def _ended(batch: dict) -> float:
-    return _instant(batch) + batch["batchDuration"] / 1000
+    run = measure(batches)
+    return Result(run.events, run.seconds, sum(batch["sink"]["numOutputRows"] for batch in batches))

@@ -87,7 +87,7 @@ def run(
     real_time: Annotated[
         bool, typer.Option(help="Events arrive at the rate, rather than as fast as they are taken.")
     ] = False,
-    seconds: Annotated[int | None, typer.Option(help="Stop after so long; q12 needs it.")] = None,
+    seconds: Annotated[int | None, typer.Option(help="Stop after so long; q12 and --real-time need it.")] = None,
     cores: Annotated[int, typer.Option(help="Cores of this machine to use.")] = 2,
     sample: Annotated[int, typer.Option(help="Rows of the result to show.")] = 5,
     option: Options = None,
@@ -115,10 +115,8 @@ def run(
             def watch(running: StreamingQuery) -> None:
                 last = running.lastProgress
                 if last:
-                    offsets = json.loads(last.json)["sources"][0]["endOffset"]
-                    done = (json.loads(offsets) if isinstance(offsets, str) else offsets)["number"]
                     speed = f"{last.processedRowsPerSecond or 0:,.0f} rows/s, batch {last.batchId}"
-                    progress.update(task, completed=done, rate=speed)
+                    progress.update(task, completed=runs.offset(json.loads(last.json))["number"], rate=speed)
 
             arrival = rate if real_time else None
             measured = runs.run(df, Path(directory), rate=arrival, timeout=seconds, watch=watch)

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from pyspark.sql import functions as F
 
+from forebay.errors import InvalidArgument
 from forebay.nexmark import register, run
 from forebay.nexmark.queries import QUERIES
 
@@ -150,3 +151,9 @@ def test_latency_is_from_arrival_to_the_end_of_the_batch():
     assert run.measure([batch]).latency == {0.5: 2.0, 0.95: 2.0, 0.99: 2.0}
     arrived = run.measure([batch], rate=100).latency[0.5]
     assert arrived == 12 - 5
+
+
+def test_a_run_without_a_micro_batch_is_an_error_and_leaves_no_query(nexmark, tmp_path):
+    with pytest.raises(InvalidArgument, match="run it for longer"):
+        run.run(run.results(nexmark, "q0", {"realTime": "true", "rate": "1"}), tmp_path, rate=1, timeout=0.1)
+    assert not nexmark.streams.active

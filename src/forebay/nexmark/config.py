@@ -91,7 +91,7 @@ class NexmarkConfig:
             except ValueError:
                 kind = "whole number" if field.type == "int" else "number"
                 raise InvalidArgument(f"nexmark: {camel(field.name)} is {text!r}; it must be a {kind}") from None
-        return cls(**values)  # type: ignore[arg-type]
+        return cls(**values)  # type: ignore[arg-type]  # each was made by its field's type
 
 
 def camel(name: str) -> str:

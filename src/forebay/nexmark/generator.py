@@ -60,10 +60,10 @@ def generate(config: NexmarkConfig, begin: int, end: int) -> pa.RecordBatch:
     place = number % CYCLE
     if config.type != "event":
         return _MAKERS[config.type](_Draws(config, number[_IS[config.type](place)]))
-    kinds = [place < PERSONS, (place >= PERSONS) & (place < PERSONS + AUCTIONS), place >= PERSONS + AUCTIONS]
     columns: list[pa.Array] = [_Draws(config, number).time]
-    for kind, rows in zip(_MAKERS, kinds, strict=True):
-        made = _MAKERS[kind](_Draws(config, number[rows]))
+    for kind, make in _MAKERS.items():
+        rows = _IS[kind](place)
+        made = make(_Draws(config, number[rows]))
         where = pa.array(np.cumsum(rows) - 1, mask=~rows)
         fields = [column.take(where) for column in made.columns]
         columns.append(pa.StructArray.from_arrays(fields, fields=list(made.schema), mask=pa.array(~rows)))
@@ -138,7 +138,7 @@ class _Draws:
 
     @property
     def time(self) -> pa.Array:
-        """Event times. A delay has a purpose of its own, so that it is the same for whatever the time is computed."""
+        """Event times. Delays are drawn for purposes of their own, so that asking again gives the same."""
         config = self.config
         micros = config.start + self.number * 1_000_000 // config.rate
         if config.prob_delayed_event:
@@ -171,8 +171,6 @@ def _auction(draws: _Draws) -> pa.RecordBatch:
         draws.one_of(_strings(20)),
         draws.one_of(_strings(100)),
         pa.array(initial),
-    ]
-    columns += [
         pa.array(initial + draws.price()),
         draws.time,
         pa.array(expires, _TIME),
@@ -226,18 +224,15 @@ def _pool(least: int, most: int) -> pa.Array:
 
 @functools.cache
 def _names() -> pa.Array:
-    firsts, lasts = (
-        "Ada Alan Barbara Dennis Donald Edgar Frances Grace Ken Leslie Tony",
-        "Allen Codd Hoare Hopper Knuth Lamport",
-    )
-    return pa.array([f"{first} {last}" for first in firsts.split() for last in lasts.split()])
+    firsts = "Ada", "Alan", "Barbara", "Dennis", "Donald", "Edgar", "Frances", "Grace", "Ken", "Leslie", "Tony"
+    lasts = "Allen", "Codd", "Hoare", "Hopper", "Knuth", "Lamport"
+    return pa.array([f"{first} {last}" for first in firsts for last in lasts])
 
 
 @functools.cache
 def _emails() -> pa.Array:
-    return pa.array(
-        [f"{user}@{host}.com" for user, host in zip(_pool(7, 7).to_pylist(), _pool(5, 5).to_pylist(), strict=True)]
-    )
+    users, hosts = _pool(7, 7).to_pylist(), _pool(5, 5).to_pylist()
+    return pa.array([f"{user}@{host}.com" for user, host in zip(users, hosts, strict=True)])
 
 
 @functools.cache

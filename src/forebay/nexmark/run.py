@@ -38,7 +38,8 @@ class Measured:
     events : int
         Events that were timed, of all kinds that the query reads; those of the warm-up are left out.
     seconds : float
-        Wall time that they took, from the beginning of their first micro-batch to the end of the last one.
+        Wall time that they took, from the beginning of their first micro-batch to the end of the one after the last, which
+        fires windows.
     span : float
         Seconds of event time that the whole run covered.
     latency : dict
@@ -136,14 +137,16 @@ def run(
         writer = writer.trigger(availableNow=True)
     query = writer.start(str(directory / "out"))
     until = time.monotonic() + (timeout or float("inf"))
-    while not query.awaitTermination(1) and time.monotonic() < until:
-        watch(query)
-    measured = measure([json.loads(batch.json) for batch in query.recentProgress], rate)
-    if MARK.search(plan_of(query)):
+    try:
+        while not query.awaitTermination(1) and time.monotonic() < until:
+            watch(query)
+        measured = measure([json.loads(batch.json) for batch in query.recentProgress], rate)
+        if not MARK.search(plan_of(query)):
+            return measured
         state = fb.progress(query)
-        measured = replace(measured, state_rows=state.state_rows, state_bytes=state.state_bytes, rows_late=state.rows_late)
-    query.stop()
-    return measured
+        return replace(measured, state_rows=state.state_rows, state_bytes=state.state_bytes, rows_late=state.rows_late)
+    finally:
+        query.stop()
 
 
 def measure(batches: Sequence[Mapping[str, Any]], rate: int | None = None) -> Measured:
@@ -176,13 +179,18 @@ def ended(batch: Mapping[str, Any]) -> float:
     return instant(batch["timestamp"]) + float(batch["batchDuration"]) / 1000
 
 
+def offset(batch: Mapping[str, Any], bound: str = "endOffset") -> Mapping[str, int]:
+    """Where a micro-batch ended, or began, in the first stream that its query reads."""
+    found = batch["sources"][0][bound]
+    return {"number": 0} if found is None else json.loads(found) if isinstance(found, str) else found
+
+
 def _latencies(batch: Mapping[str, Any], rate: int | None) -> npt.NDArray[np.float64]:
     """The latencies of events of a micro-batch, of one in a thousand of them."""
     count = -(-batch["numInputRows"] // 1000)
     if rate is None:
         return np.full(count, ended(batch) - instant(batch["timestamp"]))
-    offsets = [batch["sources"][0][bound] for bound in ("startOffset", "endOffset")]
-    begin, end = (json.loads(each) if isinstance(each, str) else each for each in offsets)
-    arrived = end["start"] / 1e6 + np.linspace((begin or {"number": 0})["number"], end["number"], count) / rate
+    begin, end = offset(batch, "startOffset"), offset(batch)
+    arrived = end["start"] / 1e6 + np.linspace(begin["number"], end["number"], count) / rate
     latencies: npt.NDArray[np.float64] = ended(batch) - arrived
     return latencies

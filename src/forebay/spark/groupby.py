@@ -126,13 +126,14 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
         operator, f"{output} binary, {EVENT_TIME} timestamp", "append", clock.value, eventTimeColumnName=event_time
     )
     results = emitted.mapInArrow(_unpack, bound.schema)
-    return _with_time(results, bound) if clock is Clock.WATERMARK else results
+    return _with_time(results, bound)
 
 
 def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
     """The results with what marks a column as a window, and its watermark, for whatever reads them."""
     window = bound.schema.fields[0]
-    if not window.metadata or [name.lower() for name in results.columns].count(window.name.lower()) != 1:
+    named_so = [name.lower() for name in results.columns].count(window.name.lower())
+    if clock_of(bound.plan) is not Clock.WATERMARK or named_so != 1:
         return results
     return results.withMetadata(window.name, window.metadata)
 
@@ -146,7 +147,7 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
         .applyInArrow(_run_to_end(plan), f"{PAYLOAD} binary")
         .mapInArrow(_unpack, bound.schema)
     )
-    return _with_time(results, bound) if clock_of(bound.plan) is Clock.WATERMARK else results
+    return _with_time(results, bound)
 
 
 def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:

@@ -32,7 +32,7 @@ def loads(data: bytes) -> Any:
 def settle() -> None:
     """Spare what this process has loaded from garbage collection.
 
-    Spark's worker collects garbage after every task. To look through the objects of all loaded modules takes it about 0.1 s.
+    Spark's worker collects garbage after every task, and would look through the objects of all loaded modules each time.
     What is spared is never freed if it is part of a cycle, so it is done only when more modules have been loaded.
     """
     global _spared
