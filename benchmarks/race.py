@@ -58,7 +58,7 @@ class Peer:
 
     script: str
     options: tuple[str, ...] = ()
-    pairs: int = 10
+    pairs: int = 20
     data: str = "bids"
     core: bool = False
 
@@ -76,7 +76,7 @@ PEER = {
 }
 SOME = ("tumbling-median", "session-count")
 QUICK = ("tumbling-median", "session-median", "tumbling-count")
-DATA = {"bids": (10, 1_000_000, 10_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
+DATA = {"bids": (20, 1_000_000, 10_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
 """Pairs of files, events in each, and events per second of event time."""
 
 

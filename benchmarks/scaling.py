@@ -143,9 +143,9 @@ def cores() -> Iterator[Row]:
             yield {"workers": name, "engine": "forebay", "bids/s": speed}
 
 
-def latency(seconds: int = 30) -> Iterator[Row]:
+def latency(seconds: int = 20) -> Iterator[Row]:
     with session() as spark:
-        for query, speed in ((q, r) for q in SPARK for r in (10_000, 50_000, 100_000, 200_000, 400_000)):
+        for query, speed in ((q, r) for q in SPARK for r in (10_000, 50_000, 200_000, 400_000)):
             for engine in ("forebay", "spark"):
                 stream = spread(bids(spark, realTime="true", rate=speed, maxEventsPerTrigger=2_000_000), 100_000)
                 results = (QUERIES if engine == "forebay" else SPARK)[query](stream)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.patterns import Pattern
-from forebay.store import open_stores, predictors
+from forebay.store import kernels, open_stores, predictors
 from forebay.store.aligned import LOAD_FACTOR, SLICE
 from forebay.store.filenames import Version
 from forebay.store.key_index import Slots
@@ -28,7 +28,6 @@ from forebay.windowing import (
     Instance,
     WindowPlan,
     counted,
-    partial_batch,
     require_same_time,
     results,
 )
@@ -86,17 +85,25 @@ class _UnalignedInstance:
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         aggregation = self._plan.aggregation
         assert isinstance(aggregation, Aggregation)
-        return aggregation.merge(partials, (SLOT, *self.slices))
+        if self.slices:
+            return aggregation.merge(partials, (SLOT, *self.slices))
+        repeated = kernels.repeated(partials[SLOT].to_numpy(), self._store.index.capacity)
+        if not repeated.any():
+            return partials
+        merged = aggregation.merge(partials.filter(repeated), (SLOT,))
+        return pl.concat([partials.filter(~repeated).select(merged.columns), merged])
 
     def _append(self, rows: pl.DataFrame, slots: Slots, *, partial: bool = False) -> None:
         """Store rows, or partial aggregates of them if the aggregates have such."""
         if self._incremental and not partial:
+            aggregation = self._plan.aggregation
+            assert isinstance(aggregation, Aggregation)
             placed = rows.with_columns(pl.Series(SLOT, self._store.index.roots(slots)))
-            batch = partial_batch(self._plan, placed, (SLOT, *self.slices))
-            slots = batch[SLOT].to_numpy()
-        else:
-            batch = pa.concat_batches(rows.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches())
-        self._store.append(batch.drop_columns([SLOT]) if SLOT in batch.schema.names else batch, slots)
+            rows = aggregation.partial(placed, (SLOT, *self.slices))
+            rows = rows.sort(self.slices) if self.slices else rows
+            slots = rows[SLOT].to_numpy()
+        stored = rows.drop(SLOT, strict=False).to_arrow(compat_level=pl.CompatLevel.oldest())
+        self._store.append(pa.concat_batches(stored.to_batches()), slots)
 
     def _fitting(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
@@ -104,11 +111,20 @@ class _UnalignedInstance:
         parts = sizes // (self._plan.options.memory_bytes // LOAD_FACTOR)
         yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
 
-    def _results(self, rows: pl.DataFrame, bounds: npt.NDArray[np.int64] | None = None) -> Iterator[pa.RecordBatch]:
+    def _window_results(self, slots: Slots) -> tuple[pl.DataFrame, Iterator[pa.RecordBatch]]:
+        """What the store has of windows, merged if it is partial aggregates; and their results."""
+        rows = self._store.get(slots)
+        if self._incremental:
+            rows = self._merge(rows)
+        return rows, self._results(rows.rename({SLOT: WINDOW}), merged=self._incremental)
+
+    def _results(
+        self, rows: pl.DataFrame, bounds: npt.NDArray[np.int64] | None = None, *, merged: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Results of rows by their `WINDOW`: a position in ``bounds``, or a slot of the store."""
         index = self._store.index
         find: Callable[[Any], npt.NDArray[np.int64]] = index.windows if bounds is None else bounds.__getitem__
-        for batch in results(self._plan, rows, find, partial=self._incremental):
+        for batch in results(self._plan, rows, find, partial=self._incremental, merged=merged):
             self._count(rows_out=batch.num_rows)
             yield batch
 
@@ -119,14 +135,26 @@ class _UnalignedInstance:
 class SessionInstance(_UnalignedInstance):
     """Sessions and custom windows: they end in event time, each key's at a time of its own."""
 
+    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+        self._waiting: list[pa.RecordBatch] = []
+        super().__init__(plan, directory, version, fired_until)
+
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
-        end = batch[END].to_numpy()
-        late = end <= self._fired_until
+        late = batch[END].to_numpy() <= self._fired_until
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         if late.any():
             batch = batch.filter(pa.array(~late))
-        if not batch.num_rows:
+        if batch.num_rows:
+            self._waiting.append(batch)
+        if sum(waiting.nbytes for waiting in self._waiting) > self._plan.options.write_buffer_bytes:
+            self._place()
+
+    def _place(self) -> None:
+        """Place the rows that wait, all at once, so that those of one session are combined before they are stored."""
+        if not self._waiting:
             return
+        batch = pa.concat_batches(self._waiting)
+        self._waiting.clear()
         high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
         ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
         windows, index = self._plan.windows, self._store.index
@@ -135,10 +163,11 @@ class SessionInstance(_UnalignedInstance):
         self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        self._place()
         due = self._store.index.due(watermark)
         for slots in self._fitting(due) if len(due) else ():
-            rows = self._store.get(slots)
-            yield from self._results(rows.rename({SLOT: WINDOW}))
+            _, found = self._window_results(slots)
+            yield from found
             self._store.remove(slots)
         self._count(windows_fired=len(due))
         self._fired_until = max(self._fired_until, watermark)
@@ -225,15 +254,13 @@ class GlobalInstance(_UnalignedInstance):
         live = self._store.index.live()
         due = live[columns.end[live] > columns.start[live]]
         for slots in self._fitting(due) if len(due) else ():
-            rows = self._store.get(slots)
-            yield from self._results(rows.rename({SLOT: WINDOW}))
+            rows, found = self._window_results(slots)
+            yield from found
             if purging:
                 self._store.remove(slots)
                 continue
             columns.start[slots] = columns.end[slots]
             self._store.renew(slots)
-            if self._incremental:
-                rows = self._merge(rows)
             self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)
         self._count(windows_fired=len(due))
         self._fired_until = now
@@ -273,8 +300,8 @@ class UpdateInstance(_UnalignedInstance):
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         touched = np.unique(np.concatenate(self._touched)) if self._touched else np.empty(0, np.int32)
         for slots in self._fitting(touched) if len(touched) else ():
-            merged = self._merge(self._store.get(slots))
-            yield from self._results(merged.rename({SLOT: WINDOW}))
+            merged, found = self._window_results(slots)
+            yield from found
             self._store.renew(slots)
             self._append(merged.drop(SLOT), merged[SLOT].to_numpy(), partial=True)
         self._touched.clear()

@@ -222,7 +222,7 @@ Bounds = Callable[[Times], npt.NDArray[np.int64]]
 
 
 def results(
-    plan: WindowPlan, rows: pl.DataFrame, bounds: Bounds, *, partial: bool, only: int | None = None
+    plan: WindowPlan, rows: pl.DataFrame, bounds: Bounds, *, partial: bool, merged: bool = False, only: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Results of windows from their rows, or from partial aggregates.
 
@@ -236,6 +236,8 @@ def results(
         Maps values of that column to starts and ends.
     partial : bool
         Whether the rows are partial aggregates.
+    merged : bool
+        Whether there is one of them for each window and key already.
     only : int, optional
         All rows are of this window. The column is not needed then, except for a user's function.
     """
@@ -246,7 +248,7 @@ def results(
         )
         return
     by = () if only is not None else (WINDOW,)
-    groups = aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
+    groups = rows if merged else aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
     windows = groups[WINDOW].to_numpy() if by else np.full(groups.height, only, np.int64)
     keys = [groups[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in plan.keys]
     yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(groups)])

@@ -58,7 +58,7 @@ def test_a_version_that_does_not_exist(path):
 
 
 def test_another_format_is_refused_with_what_to_do(path):
-    path.write_bytes(path.read_bytes().replace(b"manifest 2", b"manifest 9", 1))
+    path.write_bytes(path.read_bytes().replace(b"manifest 3", b"manifest 9", 1))
     with pytest.raises(CorruptState, match="format version 9"):
         manifests.read(path.parent, VERSION)
 
@@ -67,7 +67,7 @@ def test_a_segment_outside_of_the_directory_is_refused(path):
     content = json.loads(path.read_bytes().partition(b"\n")[2])
     content["segments"][0]["name"] = "../../000000000006-89abcdef-0000.arrow"
     body = json.dumps(content).encode()
-    path.write_bytes(b"forebay manifest 2 %08x\n" % zlib.crc32(body) + body)
+    path.write_bytes(b"forebay manifest 3 %08x\n" % zlib.crc32(body) + body)
     with pytest.raises(CorruptState, match="not a segment's name"):
         manifests.read(path.parent, VERSION)
 

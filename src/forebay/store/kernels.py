@@ -5,41 +5,41 @@ Each kernel is called by the module that its section is named for, which says wh
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numba
 import numpy as np
 import numpy.typing as npt
 
 Slots = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
+Columns = np.recarray  # of WINDOW
 
-EMPTY, GONE = -1, -2
+EMPTY = -1
 USED, FREE, FILLED, TOUCHED = range(4)
 
 BLOCK = 6
 """Slots are in blocks of two to this power; a lower bound for the ends in each block says which ones to look at."""
 
+TAG = 0x7FFFFFFF
+"""The bits of ``low`` that an entry of the directory has beside a slot. They say where it belongs in the directory."""
+
+AHEAD = 16
+"""So many rows are looked for together, so that the processor waits for memory once for all of them."""
+
 NEVER, ALWAYS = 2**63 - 1, -(2**63)
 
 
-class Columns(NamedTuple):
-    """One array per property of a window.
+WINDOW = np.dtype(
+    {
+        "names": ["high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored", "newer", "older"],
+        "formats": [np.int64] * 5 + [np.int32] * 6,
+    }
+)
+"""A window in the key index; one fills a cache line.
 
-    ``high`` and ``low`` identify the key; ``start``, ``end`` and ``ett`` (estimated trigger time) are microseconds, or row
-    numbers for count windows; ``stored`` is the number of rows on disk.
-    """
-
-    high: Times
-    low: Times
-    start: Times
-    end: Times
-    ett: Times
-    generation: Slots
-    parent: Slots
-    sibling: Slots
-    stored: Slots
-
+``high`` and ``low`` identify the key; ``start``, ``end`` and ``ett`` (estimated trigger time) are microseconds, or row
+numbers for count windows; ``stored`` is the number of rows on disk. The windows of a key are a chain, ``newer`` and
+``older``, from the one that starts last, which the directory has.
+"""
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 """Where the rows of a window are that are not in the write buffer."""
@@ -49,127 +49,208 @@ REQUESTED, NEARBY = 1, 2
 
 
 @numba.njit(cache=True)
-def touch(dirty, touched, scalars, slot):
+def touch(dirty, scalars, slot):
     if not dirty[slot]:
         dirty[slot] = 1
-        touched[scalars[TOUCHED]] = slot
         scalars[TOUCHED] += 1
 
 
 @numba.njit(cache=True)
-def touch_all(dirty, touched, scalars, slots):
+def touch_all(dirty, scalars, slots):
     for slot in slots:
-        touch(dirty, touched, scalars, slot)
+        touch(dirty, scalars, slot)
 
 
 @numba.njit(cache=True)
-def opened(c, directory, free, earliest, scalars, place, high, low, start, end, ett):
-    """A new window, entered at a place of the directory."""
+def entry(low, slot):
+    """What the directory has for a window: the tag of its key above its slot."""
+    return (low & TAG) << 32 | slot
+
+
+@numba.njit(cache=True)
+def slot_of(entry):
+    return np.int32(entry & 0xFFFFFFFF)
+
+
+@numba.njit(cache=True)
+def look_ahead(c, directory, free, scalars, low, begin, hint):
+    """Touch what the rows from ``begin`` on will need, all of it before any of it is used."""
+    mask = len(directory) - 1
+    end = min(len(low), begin + AHEAD)
+    found = 0
+    for row in range(begin, end):
+        hint[row - begin] = directory[low[row] & TAG & mask]
+    for row in range(begin, end):
+        if hint[row - begin] != EMPTY:
+            found += c[slot_of(hint[row - begin])].low == low[row]
+    for number in range(max(0, scalars[FREE] - AHEAD), scalars[FREE]):
+        found += c[free[number]].stored
+    return found
+
+
+@numba.njit(cache=True)
+def leave_place(directory, place):
+    """Empty a place of the directory. What lies after it moves up, so that searches need no trace of what has left."""
+    mask = len(directory) - 1
+    following = (place + 1) & mask
+    while directory[following] != EMPTY:
+        home = directory[following] >> 32 & mask
+        if (following - home) & mask >= (following - place) & mask:
+            directory[place] = directory[following]
+            place = following
+        following = (following + 1) & mask
+    directory[place] = EMPTY
+
+
+@numba.njit(cache=True)
+def key_head(c, directory, high, low):
+    """The newest window of a key, or -1; and its place in the directory, or where one goes."""
+    mask = len(directory) - 1
+    tag = low & TAG
+    place = tag & mask
+    while directory[place] != EMPTY:
+        slot = slot_of(directory[place])
+        if directory[place] >> 32 == tag and c[slot].low == low and c[slot].high == high:
+            return slot, place
+        place = (place + 1) & mask
+    return np.int32(-1), place
+
+
+@numba.njit(cache=True)
+def link_window(c, directory, scalars, place, newer, slot, older):
+    """A window takes its position in the chain of its key, whose head is at a place of the directory."""
+    c[slot].newer, c[slot].older = newer, older
+    if older >= 0:
+        c[older].newer = slot
+    if newer >= 0:
+        c[newer].older = slot
+    else:
+        scalars[FILLED] += directory[place] == EMPTY
+        directory[place] = entry(c[slot].low, slot)
+
+
+@numba.njit(cache=True)
+def unlink_window(c, directory, scalars, slot):
+    newer, older = c[slot].newer, c[slot].older
+    if older >= 0:
+        c[older].newer = newer
+    if newer >= 0:
+        c[newer].older = older
+        return
+    mask = len(directory) - 1
+    sought = entry(c[slot].low, slot)
+    place = sought >> 32 & mask
+    while directory[place] != sought:
+        place = (place + 1) & mask
+    if older >= 0:
+        directory[place] = entry(c[slot].low, older)
+    else:
+        leave_place(directory, place)
+        scalars[FILLED] -= 1
+
+
+@numba.njit(cache=True)
+def opened(c, free, earliest, scalars, high, low, start, end, ett):
+    """A new window, in no chain yet."""
     if scalars[FREE] > 0:
         scalars[FREE] -= 1
         slot = free[scalars[FREE]]
     else:
         slot = np.int32(scalars[USED])
         scalars[USED] += 1
-    c.high[slot], c.low[slot] = high, low
-    c.start[slot], c.end[slot], c.ett[slot] = start, end, ett
-    c.generation[slot] += 1
-    c.parent[slot] = c.sibling[slot] = -1
-    c.stored[slot] = 0
+    c[slot].high, c[slot].low = high, low
+    c[slot].start, c[slot].end, c[slot].ett = start, end, ett
+    c[slot].generation += 1
+    c[slot].parent = c[slot].sibling = -1
+    c[slot].stored = 0
     earliest[slot >> BLOCK] = min(earliest[slot >> BLOCK], end)
-    if directory[place] == EMPTY:
-        scalars[FILLED] += 1
-    directory[place] = slot
     return slot
 
 
 @numba.njit(cache=True)
-def place_merging(c, directory, free, dirty, touched, earliest, scalars, high, low, start, end, ett):
+def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
+    """Windows of a key do not touch each other, so those that a row's window touches are neighbours in their chain."""
     slots = np.empty(len(low), np.int32)
-    mask = len(directory) - 1
+    hint = np.empty(AHEAD, np.int64)
     for row in range(len(low)):
-        into, vacant = np.int32(-1), -1
-        place = low[row] & mask
-        while directory[place] != EMPTY:
-            slot = directory[place]
-            if slot == GONE:
-                if vacant < 0:
-                    vacant = place
-            elif (
-                c.low[slot] == low[row]
-                and c.high[slot] == high[row]
-                and c.start[slot] <= end[row]
-                and start[row] <= c.end[slot]
-            ):
-                if into < 0:
-                    into = slot
-                else:
-                    c.start[into] = min(c.start[into], c.start[slot])
-                    c.end[into] = max(c.end[into], c.end[slot])
-                    c.ett[into] = max(c.ett[into], c.ett[slot])
-                    c.parent[slot] = into
-                    last = slot
-                    while c.sibling[last] >= 0:
-                        last = c.sibling[last]
-                    c.sibling[last] = c.sibling[into]
-                    c.sibling[into] = slot
-                    directory[place] = GONE
-                    touch(dirty, touched, scalars, slot)
-                    touch(dirty, touched, scalars, last)
-            place = (place + 1) & mask
-        if into < 0:
-            at = vacant if vacant >= 0 else place
-            into = opened(c, directory, free, earliest, scalars, at, high[row], low[row], start[row], end[row], ett[row])
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row, hint)
+        slot, place = key_head(c, directory, high[row], low[row])
+        newer = np.int32(-1)
+        while slot >= 0 and c[slot].start > end[row]:
+            newer, slot = slot, c[slot].older
+        if slot < 0 or c[slot].end < start[row]:
+            older = slot
+            slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
+            link_window(c, directory, scalars, place, newer, slot, older)
         else:
-            c.start[into] = min(c.start[into], start[row])
-            c.end[into] = max(c.end[into], end[row])
-            c.ett[into] = max(c.ett[into], ett[row])
-        touch(dirty, touched, scalars, into)
-        slots[row] = into
-    return slots
-
-
-@numba.njit(cache=True)
-def looked_up(c, directory, high, low, start, end, exact):
-    """The window of a key, with these bounds if ``exact``, or -1; and the place in the directory where a new one goes."""
-    mask = len(directory) - 1
-    vacant = -1
-    place = low & mask
-    while directory[place] != EMPTY:
-        slot = directory[place]
-        if slot == GONE:
-            if vacant < 0:
-                vacant = place
-        elif c.low[slot] == low and c.high[slot] == high and (not exact or (c.start[slot] == start and c.end[slot] == end)):
-            return slot, place
-        place = (place + 1) & mask
-    return np.int32(-1), vacant if vacant >= 0 else place
-
-
-@numba.njit(cache=True)
-def place_exact(c, directory, free, dirty, touched, earliest, scalars, high, low, start, end, ett):
-    slots = np.empty(len(low), np.int32)
-    for row in range(len(low)):
-        slot, at = looked_up(c, directory, high[row], low[row], start[row], end[row], True)
-        if slot < 0:
-            slot = opened(c, directory, free, earliest, scalars, at, high[row], low[row], start[row], end[row], ett[row])
-        c.ett[slot] = max(c.ett[slot], ett[row])
-        touch(dirty, touched, scalars, slot)
+            c[slot].start = min(c[slot].start, start[row])
+            c[slot].end = max(c[slot].end, end[row])
+            c[slot].ett = max(c[slot].ett, ett[row])
+            while c[slot].older >= 0 and c[c[slot].older].end >= c[slot].start:
+                older = c[slot].older
+                unlink_window(c, directory, scalars, older)
+                absorb(c, dirty, scalars, slot, older)
+        touch(dirty, scalars, slot)
         slots[row] = slot
     return slots
 
 
 @numba.njit(cache=True)
-def place_counting(c, directory, free, dirty, touched, earliest, scalars, high, low):
+def absorb(c, dirty, scalars, into, slot):
+    """A window becomes a part of another one that it touches."""
+    c[into].start = min(c[into].start, c[slot].start)
+    c[into].end = max(c[into].end, c[slot].end)
+    c[into].ett = max(c[into].ett, c[slot].ett)
+    c[slot].parent = into
+    last = slot
+    while c[last].sibling >= 0:
+        last = c[last].sibling
+    c[last].sibling = c[into].sibling
+    c[into].sibling = slot
+    touch(dirty, scalars, slot)
+    touch(dirty, scalars, last)
+
+
+@numba.njit(cache=True)
+def window_of(c, directory, free, earliest, scalars, high, low, start, end, ett, exact):
+    """The window of a key, with these bounds if ``exact``, opened if there is none."""
+    head, place = key_head(c, directory, high, low)
+    slot = head
+    while slot >= 0 and exact and not (c[slot].start == start and c[slot].end == end):
+        slot = c[slot].older
+    if slot < 0:
+        slot = opened(c, free, earliest, scalars, high, low, start, end, ett)
+        link_window(c, directory, scalars, place, np.int32(-1), slot, head)
+    return slot
+
+
+@numba.njit(cache=True)
+def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
+    slots = np.empty(len(low), np.int32)
+    hint = np.empty(AHEAD, np.int64)
+    for row in range(len(low)):
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row, hint)
+        slot = window_of(c, directory, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row], True)
+        c[slot].ett = max(c[slot].ett, ett[row])
+        touch(dirty, scalars, slot)
+        slots[row] = slot
+    return slots
+
+
+@numba.njit(cache=True)
+def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
     slots = np.empty(len(low), np.int32)
     numbers = np.empty(len(low), np.int64)
+    hint = np.empty(AHEAD, np.int64)
     for row in range(len(low)):
-        slot, at = looked_up(c, directory, high[row], low[row], 0, 0, False)
-        if slot < 0:
-            slot = opened(c, directory, free, earliest, scalars, at, high[row], low[row], 0, 0, 0)
-        numbers[row] = c.end[slot]
-        c.end[slot] += 1
-        touch(dirty, touched, scalars, slot)
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row, hint)
+        slot = window_of(c, directory, free, earliest, scalars, high[row], low[row], 0, 0, 0, False)
+        numbers[row] = c[slot].end
+        c[slot].end += 1
+        touch(dirty, scalars, slot)
         slots[row] = slot
     return slots, numbers
 
@@ -177,13 +258,10 @@ def place_counting(c, directory, free, dirty, touched, earliest, scalars, high, 
 @numba.njit(cache=True)
 def find(c, directory, high, low):
     found = np.empty(0, np.int32)
-    mask = len(directory) - 1
-    place = low & mask
-    while directory[place] != EMPTY:
-        slot = directory[place]
-        if slot != GONE and c.low[slot] == low and c.high[slot] == high:
-            found = np.append(found, slot)
-        place = (place + 1) & mask
+    slot, _ = key_head(c, directory, high, low)
+    while slot >= 0:
+        found = np.append(found, slot)
+        slot = c[slot].older
     return found
 
 
@@ -192,8 +270,8 @@ def roots(c, slots):
     roots = np.empty_like(slots)
     for row in range(len(slots)):
         root = slots[row]
-        while c.parent[root] >= 0:
-            root = c.parent[root]
+        while c[root].parent >= 0:
+            root = c[root].parent
         roots[row] = root
     return roots
 
@@ -212,9 +290,9 @@ def due(c, earliest, used, watermark):
             due = longer
         bound = NEVER
         for slot in range(block << BLOCK, min(used, (block + 1) << BLOCK)):
-            if c.generation[slot] & 1 and c.parent[slot] < 0:
-                bound = min(bound, c.end[slot])
-                if c.end[slot] <= watermark:
+            if c[slot].generation & 1 and c[slot].parent < 0:
+                bound = min(bound, c[slot].end)
+                if c[slot].end <= watermark:
                     due[count] = slot
                     count += 1
         earliest[block] = bound
@@ -222,65 +300,57 @@ def due(c, earliest, used, watermark):
 
 
 @numba.njit(cache=True)
-def leave(c, directory, slot):
-    mask = len(directory) - 1
-    place = c.low[slot] & mask
-    while directory[place] != slot:
-        place = (place + 1) & mask
-    directory[place] = GONE
-
-
-@numba.njit(cache=True)
-def remove(c, directory, free, dirty, touched, earliest, scalars, slots):
+def remove(c, directory, free, dirty, earliest, scalars, slots):
     for slot in slots:
-        leave(c, directory, slot)
+        unlink_window(c, directory, scalars, slot)
         member = slot
         while member >= 0:
-            following = c.sibling[member]
-            c.generation[member] += 1
-            c.parent[member] = c.sibling[member] = -1
-            c.stored[member] = 0
+            following = c[member].sibling
+            c[member].generation += 1
+            c[member].parent = c[member].sibling = -1
+            c[member].stored = 0
             free[scalars[FREE]] = member
             scalars[FREE] += 1
-            touch(dirty, touched, scalars, member)
+            touch(dirty, scalars, member)
             member = following
 
 
 @numba.njit(cache=True)
-def enter(c, directory, slots):
-    mask = len(directory) - 1
-    for slot in slots:
-        place = c.low[slot] & mask
-        while directory[place] >= 0:
-            place = (place + 1) & mask
-        directory[place] = slot
+def in_directory(c, slot):
+    return c[slot].generation & 1 and c[slot].parent < 0
 
 
 @numba.njit(cache=True)
-def apply(c, directory, scalars, slots, changed):
-    """Slots as a later version has them; those that the directory must not have any more leave it first."""
-    used = scalars[USED]
-    for row in range(len(slots)):
-        slot = slots[row]
-        if slot < used and c.generation[slot] & 1 and c.parent[slot] < 0:
-            leave(c, directory, slot)
+def leave(c, directory, scalars, slots):
+    """Those of the slots that are in the directory leave it."""
+    for slot in slots:
+        if slot < scalars[USED] and in_directory(c, slot):
+            unlink_window(c, directory, scalars, slot)
+
+
+@numba.njit(cache=True)
+def enter(c, directory, scalars, slots):
+    """Those of the slots that belong into the directory enter it."""
+    for slot in slots:
+        scalars[USED] = max(scalars[USED], slot + 1)
+        if in_directory(c, slot):
+            older, place = key_head(c, directory, c[slot].high, c[slot].low)
+            newer = np.int32(-1)
+            while older >= 0 and c[older].start > c[slot].start:
+                newer, older = older, c[older].older
+            link_window(c, directory, scalars, place, newer, slot, older)
+
+
+@numba.njit(cache=True)
+def widen(before, directory):
+    """Move all entries to a larger directory."""
     mask = len(directory) - 1
-    for row in range(len(slots)):
-        slot = slots[row]
-        c.high[slot], c.low[slot] = changed.high[row], changed.low[row]
-        c.start[slot], c.end[slot], c.ett[slot] = changed.start[row], changed.end[row], changed.ett[row]
-        c.generation[slot] = changed.generation[row]
-        c.parent[slot], c.sibling[slot] = changed.parent[row], changed.sibling[row]
-        c.stored[slot] = changed.stored[row]
-        if c.generation[slot] & 1 and c.parent[slot] < 0:
-            place = c.low[slot] & mask
-            while directory[place] >= 0:
+    for old in before:
+        if old != EMPTY:
+            place = old >> 32 & mask
+            while directory[place] != EMPTY:
                 place = (place + 1) & mask
-            if directory[place] == EMPTY:
-                scalars[FILLED] += 1
-            directory[place] = slot
-        if slot >= scalars[USED]:
-            scalars[USED] = slot + 1
+            directory[place] = old
 
 
 @numba.njit(cache=True)
@@ -300,10 +370,10 @@ def count_rows(c, heads, previous, generations, slots):
         member = slot
         while member >= 0:
             row = heads[member] if member < len(heads) else -1
-            while row >= 0 and generations[row] == c.generation[member]:
+            while row >= 0 and generations[row] == c[member].generation:
                 count += 1
                 row = previous[row]
-            member = c.sibling[member]
+            member = c[member].sibling
     return count
 
 
@@ -315,12 +385,25 @@ def collect_rows(c, heads, previous, generations, slots, count):
         member = slot
         while member >= 0:
             row = heads[member] if member < len(heads) else -1
-            while row >= 0 and generations[row] == c.generation[member]:
+            while row >= 0 and generations[row] == c[member].generation:
                 rows[at], roots[at] = row, slot
                 at += 1
                 row = previous[row]
-            member = c.sibling[member]
+            member = c[member].sibling
     return rows, roots
+
+
+@numba.njit(cache=True)
+def repeated(slots, capacity):
+    """Which of the slots occur more than once."""
+    last = np.full(capacity, -1, np.int64)
+    repeated = np.zeros(len(slots), np.bool_)
+    for number in range(len(slots)):
+        before = last[slots[number]]
+        if before >= 0:
+            repeated[before] = repeated[number] = True
+        last[slots[number]] = number
+    return repeated
 
 
 @numba.njit(cache=True)
@@ -351,10 +434,10 @@ def find_pieces(c, marks, slot, generation, first, rows):
     count, found, live = 0, 0, 0
     for piece in range(len(slot)):
         owner = slot[piece]
-        if c.generation[owner] != generation[piece]:
+        if c[owner].generation != generation[piece]:
             continue
-        while c.parent[owner] >= 0:
-            owner = c.parent[owner]
+        while c[owner].parent >= 0:
+            owner = c[owner].parent
         if marks[owner]:
             hits[count] = piece
             count += 1
@@ -390,12 +473,12 @@ def places(c, loaded, slots):
         here, there = False, False
         member = slots[number]
         while member >= 0:
-            if c.stored[member] > 0:
-                if loaded[member] == c.generation[member]:
+            if c[member].stored > 0:
+                if loaded[member] == c[member].generation:
                     here = True
                 else:
                     there = True
-            member = c.sibling[member]
+            member = c[member].sibling
         places[number] = (PARTLY if here else ON_DISK) if there else (ALL_LOADED if here else IN_MEMORY)
     return places
 
@@ -406,8 +489,8 @@ def mark(c, loaded, slots, prefetched):
     for slot in slots:
         member = slot
         while member >= 0:
-            loaded[member] = c.generation[member] if prefetched else 0
-            member = c.sibling[member]
+            loaded[member] = c[member].generation if prefetched else 0
+            member = c[member].sibling
 
 
 @numba.njit(cache=True)
@@ -417,6 +500,6 @@ def stored(c, slots):
     for number in range(len(slots)):
         member = slots[number]
         while member >= 0:
-            rows[number] += c.stored[member]
-            member = c.sibling[member]
+            rows[number] += c[member].stored
+            member = c[member].sibling
     return rows

@@ -1,7 +1,8 @@
 """The key index: the open windows of a store instance, found by key (the *Stat table* of FlowKV, section 4.2).
 
-A window lives in a *slot* of parallel columns. A directory, an open-addressing hash table of slots, finds the windows of a
-key by the key's 128-bit identity. Slots are used again: the *generation* of a slot is odd while a window lives in it and
+A window lives in a *slot*, a record of one cache line. The windows of a key are a chain, the one that starts last first, so
+that a row that arrives in order looks at one or two of them. A directory, an open-addressing hash table, finds the chain of
+a key by the key's 128-bit identity. Slots are used again: the *generation* of a slot is odd while a window lives in it and
 grows with every use, so that rows on disk that name a slot and a generation are live or dead without being touched.
 
 Merged windows: the window that absorbs another becomes its *parent*. The absorbed one leaves the directory and keeps its
@@ -10,7 +11,7 @@ slot until the parent goes, so rows that name it still belong somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import kernels
-from forebay.store.kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, USED, Columns, Slots, Times
+from forebay.store.kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
 
-_TYPES = (np.int64,) * 5 + (np.int32,) * 4
+_STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
+"""The columns that versions have; chains are put together again."""
 
 
 class KeyIndex:
@@ -40,10 +42,9 @@ class KeyIndex:
 
     def __init__(self) -> None:
         self.columns = _allocated(0)
-        self._directory = np.full(16, EMPTY, np.int32)
+        self._directory = np.full(16, EMPTY, np.int64)
         self._free = np.empty(0, np.int32)
         self._dirty = np.zeros(0, np.uint8)
-        self._touched = np.empty(0, np.int32)
         self._earliest = np.empty(0, np.int64)
         self._scalars = np.zeros(4, np.int64)
 
@@ -54,11 +55,11 @@ class KeyIndex:
     @property
     def capacity(self) -> int:
         """Slots are below this number."""
-        return len(self.columns.high)
+        return len(self.columns)
 
     @property
     def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.columns) + self._directory.nbytes + 9 * self.capacity
+        return (WINDOW.itemsize + 5) * self.capacity + self._directory.nbytes
 
     # placing --------------------------------------------------------------------------------------------------------
 
@@ -103,13 +104,13 @@ class KeyIndex:
     def due(self, watermark: int) -> Slots:
         """Windows that end at or before the watermark, earliest first."""
         slots = kernels.due(self.columns, self._earliest, int(self._scalars[USED]), watermark)
-        return slots[np.argsort(self.columns.end[slots], kind="stable")]
+        return slots[np.argsort(self.columns.end[slots])]
 
     # changing -------------------------------------------------------------------------------------------------------
 
     def touch(self, slots: Slots) -> None:
         """Note that columns of these slots were changed."""
-        kernels.touch_all(self._dirty, self._touched, self._scalars, slots)
+        kernels.touch_all(self._dirty, self._scalars, slots)
 
     def remove(self, slots: Slots) -> None:
         """End windows and those they absorbed."""
@@ -125,47 +126,46 @@ class KeyIndex:
 
     @property
     def touched(self) -> int:
-        """Number of slots changed since the last `changes` or `snapshot`."""
+        """Number of slots changed since the last `changes`."""
         return int(self._scalars[TOUCHED])
 
-    def changes(self) -> pa.RecordBatch:
-        """The slots that changed, with all their columns; they count as unchanged from now on."""
-        slots = self._changed()
-        return _batch({"slot": slots, **{name: column[slots] for name, column in self.columns._asdict().items()}})
+    def changes(self, *, everything: bool = False) -> list[pa.RecordBatch]:
+        """The slots that changed, or all; they count as unchanged from now on.
 
-    def snapshot(self) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """All slots, and the directory; all count as unchanged from now on."""
-        self._changed()
-        used = int(self._scalars[USED])
-        return (
-            _batch({name: column[:used] for name, column in self.columns._asdict().items()}),
-            _batch({"slot": self._directory}),
-        )
+        One batch has the windows, without columns that say nothing: ``ett`` where it is ``end``, ``parent`` and ``sibling``
+        where there are none. The other one has the generations of slots that are free.
+        """
+        used = self._scalars[USED]
+        wanted = np.ones(used, bool) if everything else self._dirty[:used].astype(bool)
+        alive = (self.columns.generation[:used] & 1).astype(bool)
+        windows, free = ({"slot": np.flatnonzero(part).astype(np.int32)} for part in (wanted & alive, wanted & ~alive))
+        windows |= {name: self.columns[name][windows["slot"]] for name in _STORED}
+        self._dirty[:used] = 0
+        self._scalars[TOUCHED] = 0
+        if (windows["ett"] == windows["end"]).all():
+            del windows["ett"]
+        if (windows["parent"] < 0).all():
+            del windows["parent"], windows["sibling"]
+        free["generation"] = self.columns.generation[free["slot"]]
+        return [_batch(part) for part in (windows, free) if len(part["slot"])]
 
     @classmethod
-    def restored(
-        cls, slots: pa.RecordBatch | None, directory: pa.RecordBatch | None, changes: Iterator[pa.RecordBatch]
-    ) -> KeyIndex:
-        """The index of a snapshot and the changes after it, oldest first."""
+    def restored(cls, changes: Iterable[pa.RecordBatch]) -> KeyIndex:
+        """The index after changes, oldest first."""
         index = cls()
-        if slots is not None and directory is not None:
-            used = slots.num_rows
-            index._resize(used + used // 8)
-            for name, column in index.columns._asdict().items():
-                column[:used] = slots[name].to_numpy()
-            index._directory = directory["slot"].to_numpy().copy()
-            index._scalars[USED] = used
-            index._scalars[FILLED] = np.count_nonzero(index._directory != EMPTY)
         for change in changes:
             changed = change["slot"].to_numpy()
-            if not len(changed):
-                continue
             top = int(changed.max()) + 1
             if top > index.capacity:
                 index._resize(top + top // 4)
             index._widen(len(changed))
-            columns: list[Any] = [change[name].to_numpy() for name in Columns._fields]
-            kernels.apply(index.columns, index._directory, index._scalars, changed, Columns(*columns))
+            kernels.leave(index.columns, index._directory, index._scalars, changed)
+            index.columns.parent[changed] = index.columns.sibling[changed] = -1
+            for name in change.schema.names[1:]:
+                index.columns[name][changed] = change[name].to_numpy()
+            if "ett" not in change.schema.names and "end" in change.schema.names:
+                index.columns.ett[changed] = change["end"].to_numpy()
+            kernels.enter(index.columns, index._directory, index._scalars, changed)
         free = np.flatnonzero(index.columns.generation[: index._scalars[USED]] & 1 == 0)[::-1]
         index._free[: len(free)] = free
         index._scalars[FREE] = len(free)
@@ -175,13 +175,7 @@ class KeyIndex:
 
     @property
     def _state(self) -> tuple[Any, ...]:
-        return self.columns, self._directory, self._free, self._dirty, self._touched, self._earliest, self._scalars
-
-    def _changed(self) -> Slots:
-        slots = np.sort(self._touched[: self._scalars[TOUCHED]])
-        self._dirty[slots] = 0
-        self._scalars[TOUCHED] = 0
-        return slots
+        return self.columns, self._directory, self._free, self._dirty, self._earliest, self._scalars
 
     def _reserve(self, rows: int) -> None:
         """Make room for so many more windows."""
@@ -192,20 +186,17 @@ class KeyIndex:
 
     def _widen(self, rows: int) -> None:
         """Keep the directory at most 5/8 full."""
-        if (int(self._scalars[FILLED]) + rows) * 8 > len(self._directory) * 5:
-            live = self.live()
-            size = max(16, 1 << int((len(live) + rows) * 2 - 1).bit_length())
-            self._directory = np.full(size, EMPTY, np.int32)
-            self._scalars[FILLED] = len(live)
-            kernels.enter(self.columns, self._directory, live)
+        needed = int(self._scalars[FILLED]) + rows
+        if needed * 8 > len(self._directory) * 5:
+            before, self._directory = self._directory, np.full(1 << (needed * 2 - 1).bit_length(), EMPTY, np.int64)
+            kernels.widen(before, self._directory)
 
     def _resize(self, capacity: int) -> None:
         before, used = self.columns, int(self._scalars[USED])
         self.columns = _allocated(capacity)
-        for name, column in self.columns._asdict().items():
-            column[:used] = getattr(before, name)[:used]
-        self._free = _extended(self._free, capacity, self._scalars[FREE])
-        self._touched = _extended(self._touched, capacity, self._scalars[TOUCHED])
+        self.columns[:used] = before[:used]
+        free, self._free = self._free, np.empty(capacity, np.int32)
+        self._free[: self._scalars[FREE]] = free[: self._scalars[FREE]]
         earliest, self._earliest = self._earliest, np.full((capacity >> BLOCK) + 1, ALWAYS, np.int64)
         self._earliest[: len(earliest)] = earliest
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
@@ -221,14 +212,10 @@ def identity(key: bytes) -> tuple[int, int]:
 
 
 def _allocated(capacity: int) -> Columns:
-    columns: list[Any] = [np.zeros(capacity, kind) for kind in _TYPES]
-    return Columns(*columns)
-
-
-def _extended(array: Slots, capacity: int, used: int) -> Slots:
-    longer = np.empty(capacity, np.int32)
-    longer[:used] = array[:used]
-    return longer
+    """Records of windows, each in a cache line of its own."""
+    memory = np.zeros((capacity + 1) * WINDOW.itemsize, np.uint8)
+    begin = -memory.ctypes.data % WINDOW.itemsize
+    return memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW).view(np.recarray)
 
 
 def _batch(columns: dict[str, npt.NDArray[Any]]) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ from forebay.store import filenames, files
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Segment
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)

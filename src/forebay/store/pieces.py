@@ -50,15 +50,15 @@ class Pieces(NamedTuple):
 
     def live(self, columns: Columns) -> tuple[Rows, Slots]:
         """Rows of all open windows, and the window of each."""
-        marks = np.full(len(columns.generation), NEARBY, np.uint8)
+        marks = np.full(len(columns), NEARBY, np.uint8)
         rows, roots, _ = self.find(columns, marks)
         return rows, roots
 
 
 def by_trigger_time(slots: Slots, columns: Columns) -> tuple[Rows, Slots, Slots]:
     """The order of rows by their windows' ETT, and by arrival within a window; the windows, and how many rows each has."""
-    counts, owners = kernels.counted(slots, len(columns.ett))
-    owners = owners[np.argsort(columns.ett[owners], kind="stable")]
+    counts, owners = kernels.counted(slots, len(columns))
+    owners = owners[np.argsort(columns.ett[owners])]
     numbers = counts[owners]
     counts[owners] = np.cumsum(numbers) - numbers
     return kernels.scattered(slots, counts), owners, numbers.astype(np.int32)

@@ -35,7 +35,7 @@ SLOT = "slot"
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
-_DATA, _PIECES, _TABLE, _DIRECTORY, _CHANGES = range(5)
+_DATA, _PIECES, _INDEX = range(3)
 _KIND = 56
 _LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 64
 
@@ -94,13 +94,7 @@ class UnalignedStore:
     @cached_property
     def index(self) -> KeyIndex:
         """The open windows; read from disk when it is first needed."""
-        log = self._log
-
-        def stored(kind: int) -> pa.RecordBatch | None:
-            return next(log.read(kind << _KIND), None)
-
-        changes = (batch for group in self._groups(_CHANGES) for batch in log.read(group))
-        return KeyIndex.restored(stored(_TABLE), stored(_DIRECTORY), changes)
+        return KeyIndex.restored(batch for group in self._groups(_INDEX) for batch in self._log.read(group))
 
     @cached_property
     def _written(self) -> RowBuffer:
@@ -367,14 +361,15 @@ class UnalignedStore:
 
     def _write_index(self) -> None:
         """Append the windows that changed, or write all of them when that has become cheaper than reading the changes."""
-        changes = self._groups(_CHANGES)
-        rows = self._log.rows_of(changes) + self.index.touched
-        if rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(changes) >= _MOST_CHANGES:
-            self._log.drop([*changes, _TABLE << _KIND, _DIRECTORY << _KIND])
-            for kind, batch in zip((_TABLE, _DIRECTORY), self.index.snapshot(), strict=True):
-                self._log.append(kind << _KIND, batch)
-        elif self.index.touched:
-            self._log.append((changes[-1] if changes else _CHANGES << _KIND) + 1, self.index.changes())
+        groups = self._groups(_INDEX)
+        rows = self._log.rows_of(groups) + self.index.touched
+        everything = rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(groups) >= _MOST_CHANGES
+        if everything:
+            self._log.drop(groups)
+            groups.clear()
+        number = (groups[-1] if groups else _INDEX << _KIND) + 1
+        for batch in self.index.changes(everything=everything):
+            self._log.append(number, batch)
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:

@@ -1,0 +1,71 @@
+"""The key index against a plain model: windows of a key that touch become one, through removals and restarts."""
+
+import random
+
+import numpy as np
+import pytest
+
+from forebay.store.key_index import KeyIndex
+
+
+class Model:
+    """Disjoint windows by key."""
+
+    def __init__(self):
+        self.windows = {}
+
+    def place(self, key, start, end):
+        touching = [(s, e) for s, e in self.windows.get(key, []) if s <= end and start <= e]
+        apart = [window for window in self.windows.get(key, []) if window not in touching]
+        bounds = [(start, end), *touching]
+        self.windows[key] = [*apart, (min(s for s, _ in bounds), max(e for _, e in bounds))]
+
+    def remove(self, watermark):
+        for key in self.windows:
+            self.windows[key] = [(s, e) for s, e in self.windows[key] if e > watermark]
+
+    def found(self):
+        return sorted((key, *window) for key, windows in self.windows.items() for window in windows)
+
+
+def identities(keys):
+    """Two keys in three share all the bits that the directory has of them."""
+    keys = np.asarray(keys, np.int64)
+    return keys, np.where(keys % 3 == 0, keys, 7) | keys << 40
+
+
+def found(index):
+    live = index.live()
+    rows = zip(index.columns.high[live].tolist(), *index.windows(live).T.tolist(), strict=True)
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
+    pick = random.Random(seed)
+    index, model, saved, watermark = KeyIndex(), Model(), [], 0
+    for step in range(30):
+        rows = [
+            (pick.randrange(40), watermark + pick.randrange(400), pick.randrange(1, 30)) for _ in range(pick.randrange(200))
+        ]
+        keys, starts, lengths = (
+            (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [np.array([], int)] * 3
+        )
+        slots = index.place_merging(*identities(keys), starts, starts + lengths)
+        for key, start, length in rows:
+            model.place(key, start, start + length)
+        bounds = index.windows(index.roots(slots))
+        assert (bounds[:, 0] <= starts).all() and (starts + lengths <= bounds[:, 1]).all()
+        watermark += pick.randrange(200)
+        index.remove(index.due(watermark))
+        model.remove(watermark)
+        assert found(index) == model.found()
+        everything = step == 0 or pick.random() < 0.2
+        saved = [*([] if everything else saved), *index.changes(everything=everything)]
+        if pick.random() < 0.3:
+            index = KeyIndex.restored(saved)
+            assert found(index) == model.found()
+    for key in range(40):
+        high, low = identities([key])
+        there = index.find(int(high[0]), int(low[0]))
+        assert sorted(map(tuple, index.windows(there).tolist())) == sorted(model.windows.get(key, []))
