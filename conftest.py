@@ -32,6 +32,19 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The URL of a directory, ``{}``, on an S3 endpoint of this machine."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = f"scheme=http&region=eu-west-1&allow_bucket_creation=true&endpoint_override={host}:{port}"
+    yield f"s3://id:secret@states/{{}}?{options}"
+    server.stop()
+
+
 @pytest.fixture(autouse=True)
 def _spark_in_docstrings(request: pytest.FixtureRequest) -> None:
     if isinstance(request.node, pytest.DoctestItem) and "spark." in request.node.dtest.docstring:

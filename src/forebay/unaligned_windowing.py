@@ -19,6 +19,7 @@ from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.patterns import Pattern
 from forebay.store import kernels, open_stores, predictors
 from forebay.store.aligned import LOAD_FACTOR, SLICE
+from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
@@ -44,13 +45,11 @@ from forebay.windows import (
 )
 
 
-def of(plan: WindowPlan, directory: Path, version: Version | None, fired_until: int) -> Instance:
-    """The instance for the windows of a plan."""
+def kind_of(plan: WindowPlan) -> Callable[..., Instance]:
+    """The kind of instance for the windows of a plan."""
     if isinstance(plan.windows, CountWindows):
-        return CountInstance(plan, directory, version, fired_until)
-    if isinstance(plan.windows, GlobalWindow):
-        return GlobalInstance(plan, directory, version, fired_until)
-    return SessionInstance(plan, directory, version, fired_until)
+        return CountInstance
+    return GlobalInstance if isinstance(plan.windows, GlobalWindow) else SessionInstance
 
 
 class _UnalignedInstance:
@@ -59,14 +58,21 @@ class _UnalignedInstance:
     slices: tuple[str, ...] = ()
     """What divides the rows of a window that are aggregated apart."""
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+    def __init__(
+        self,
+        plan: WindowPlan,
+        directory: Path,
+        version: Version | None,
+        fired_until: int = NEVER,
+        archive: Archive | None = None,
+    ) -> None:
         aggregation = plan.aggregation
         shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
         if isinstance(aggregation, Aggregation) and not shared:  # a window is of one key
             aggregation = replace(aggregation, keys=(), carried=plan.keys)
         self._plan = replace(plan, aggregation=aggregation)
         self._incremental = plan.pattern is Pattern.RMW
-        self._store = open_stores.take(directory, version, plan.options, self._merge if self._incremental else None)
+        self._store = open_stores.take(directory, version, plan.options, self._merge if self._incremental else None, archive)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters
@@ -135,9 +141,9 @@ class _UnalignedInstance:
 class SessionInstance(_UnalignedInstance):
     """Sessions and custom windows: they end in event time, each key's at a time of its own."""
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
         self._waiting: list[pa.RecordBatch] = []
-        super().__init__(plan, directory, version, fired_until)
+        super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
         late = batch[END].to_numpy() <= self._fired_until
@@ -178,11 +184,11 @@ class CountInstance(_UnalignedInstance):
 
     slices = (SLICE,)
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert isinstance(plan.windows, CountWindows)
         self._windows = plan.windows
         self._touched: list[Slots] = []
-        super().__init__(plan, directory, version, fired_until)
+        super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
         self._count(rows_in=batch.num_rows)
@@ -269,11 +275,11 @@ class GlobalInstance(_UnalignedInstance):
 class UpdateInstance(_UnalignedInstance):
     """Aligned windows of incremental aggregates in update mode: a micro-batch emits every aggregate that it has changed."""
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert isinstance(plan.windows, AlignedWindows)
         self._windows = plan.windows
         self._touched: list[Slots] = []
-        super().__init__(plan, directory, version, fired_until)
+        super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
         windows, slices = self._windows, batch[SLICE].to_numpy()

@@ -21,6 +21,7 @@ from forebay.aggregates.user_defined import UserFunction
 from forebay.errors import CorruptState
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
+from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.options import Options
@@ -87,15 +88,23 @@ class Instance(Protocol):
 
 
 def open_instance(
-    plan: WindowPlan, directory: Path, version: Version | None, fired_until: int, *, updating: bool = False
+    plan: WindowPlan,
+    directory: Path,
+    version: Version | None,
+    fired_until: int,
+    *,
+    archive: Archive | None = None,
+    updating: bool = False,
 ) -> Instance:
     """The instance that runs a plan, in append or update mode."""
     from forebay import unaligned_windowing as unaligned
 
+    kind: Callable[..., Instance]
     if isinstance(plan.windows, AlignedWindows):
         kind = unaligned.UpdateInstance if updating else WindowInstance
-        return kind(plan, directory, version, fired_until)
-    return unaligned.of(plan, directory, version, fired_until)
+    else:
+        kind = unaligned.kind_of(plan)
+    return kind(plan, directory, version, fired_until, archive)
 
 
 class WindowInstance:
@@ -111,16 +120,25 @@ class WindowInstance:
         The version that the last committed micro-batch left, None at the beginning.
     fired_until : int
         The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory.
     """
 
-    def __init__(self, plan: WindowPlan, directory: Path, version: Version | None, fired_until: int = NEVER) -> None:
+    def __init__(
+        self,
+        plan: WindowPlan,
+        directory: Path,
+        version: Version | None,
+        fired_until: int = NEVER,
+        archive: Archive | None = None,
+    ) -> None:
         assert isinstance(plan.windows, AlignedWindows)
         self._plan, self._windows = plan, plan.windows
         if plan.pattern is Pattern.RMW:
             assert isinstance(plan.aggregation, Aggregation)
-            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options)
+            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive)
         else:
-            self._store = AlignedStore(directory, version, plan.keys, plan.options)
+            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters

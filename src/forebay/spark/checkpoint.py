@@ -1,4 +1,4 @@
-"""Where state lives: ``<checkpointLocation>/forebay``, unless ``spark.forebay.stateDirectory`` says otherwise.
+"""What tasks must know of their query: where its state lives, its output mode, and whether it may run at all.
 
 Spark does not tell a Python worker the checkpoint location. A listener does: Spark calls it when a query starts, before
 its first batch, and it puts the location into the confs of that query's own session, which Spark hands to every task. It
@@ -14,39 +14,39 @@ import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from forebay.errors import LayoutChanged, UnsupportedConfiguration
+from forebay import errors
+from forebay.errors import ForebayError, UnsupportedConfiguration
 from forebay.patterns import Choice
 from forebay.spark import layout as layouts
 from forebay.spark import worker
-from forebay.spark.conf import PREFIX, local_path
+from forebay.spark.conf import PREFIX
 from forebay.spark.layout import Layout
-from forebay.store import filenames
+from forebay.spark.places import Place, Root
 
 CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
 OUTPUT_MODE = PREFIX + "internal.outputMode"
-DIRECTORY = "forebay"
-MARK = re.compile(r"forebay_([0-9a-f]{12})")
+LAYOUT_ID = "[0-9a-f]{12}"
+MARK = re.compile(f"forebay_({LAYOUT_ID})")
 """An operator's output column is named so; thereby a query's plan tells which layouts it has."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An operator as `agg` planned it: its layout, how its store was chosen, and where its state was told to live.
+    """An operator as `agg` planned it: its layout, how its store was chosen, and where its state lives.
 
     ``chained`` says whether it reads the results of another one.
     """
 
     layout: Layout
     choice: Choice
-    state_directory: str | None
+    place: Place
     chained: bool = False
 
 
@@ -71,14 +71,13 @@ def operators(plan: str) -> list[Planned]:
     return [_planned[name] for name in dict.fromkeys(MARK.findall(plan)) if name in _planned]
 
 
-def state_root(configured: str | None) -> Path:
-    """In a task: the state directory of its query; raises what the listener found wrong with it."""
+def state_root(place: Place) -> Root:
+    """In a task: where the state of its query is; raises what the listener found wrong with it."""
     refused = worker.local_property(REFUSED)
     if refused:
-        raise (UnsupportedConfiguration if refused.startswith("outputMode") else LayoutChanged)(refused)
-    location = worker.local_property(CHECKPOINT)
-    query = worker.local_property("sql.streaming.queryId")
-    return _root(configured, location, query)
+        kind, _, message = refused.partition(": ")
+        raise getattr(errors, kind)(message)
+    return place.root(worker.local_property(CHECKPOINT), str(worker.local_property("sql.streaming.queryId")))
 
 
 def updating() -> bool:
@@ -96,61 +95,42 @@ def plan_of(query: StreamingQuery) -> str:
     return str(_execution(query).analyzedPlan().toString())
 
 
-def root_of(query: StreamingQuery) -> Path:
-    """On the driver: the state directory of a query."""
-    execution = _execution(query)
+def root_of(query: StreamingQuery) -> Root:
+    """On the driver: where the state of a query is."""
     known = operators(plan_of(query))
-    return _root(known[0].state_directory if known else None, execution.resolvedCheckpointRoot(), str(query.id))
-
-
-def _root(configured: str | None, location: str | None, query: str | None) -> Path:
-    if configured:
-        return Path(configured) / str(query)
-    if location is None:
-        raise UnsupportedConfiguration(
-            "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
-            f"another session than the one it was defined in. Set {PREFIX}stateDirectory."
-        )
-    path = local_path(location)
-    if path is None:
-        raise UnsupportedConfiguration(
-            f"the checkpoint is at {location}; state can only be kept beside checkpoints on a file system that is "
-            f"mounted. Set {PREFIX}stateDirectory to a directory that all executors share."
-        )
-    return path / DIRECTORY
+    place = known[0].place if known else Place()
+    return place.root(_execution(query).resolvedCheckpointRoot(), str(query.id))
 
 
 def _execution(query: StreamingQuery) -> Any:
     return query._jsq.streamingQuery()
 
 
-def _impossible(mode: str, plan: str) -> str | None:
-    """Why the operators of a plan cannot run in an output mode, or None."""
+def _require_possible(mode: str, plan: str) -> None:
+    """`UnsupportedConfiguration` if the operators of a plan cannot run in an output mode."""
     if mode == "Append":
-        return None
+        return
     for operator in operators(plan):
         layout = operator.layout
         if operator.chained:
-            return (
+            raise UnsupportedConfiguration(
                 f"outputMode({mode.lower()!r}) is not possible for an operator over the results of another one, which would "
                 'take every update for one more row. Use outputMode("append").'
             )
         if mode != "Update" or layout["pattern"] != "RMW" or not layout["window"].startswith("window("):
-            return (
+            raise UnsupportedConfiguration(
                 f"outputMode({mode.lower()!r}) is not possible for {layout['window']}: {', '.join(layout['aggregates'])}. "
                 'Use outputMode("append"). Update mode is for tumbling and sliding windows with incremental aggregates.'
             )
-    return None
 
 
-def _mismatch(root: Path, plan: str, *, updating: bool) -> str | None:
-    """What differs between the layouts on disk and those in the plan, or None when every one on disk is in the plan."""
+def _require_same_layouts(root: Root, plan: str, *, updating: bool) -> None:
+    """`LayoutChanged` if the checkpoint has a layout that is not in the plan."""
     here = [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
-    names = [*map(layouts.layout_id, here), *([] if here else MARK.findall(plan))]
-    strangers = [path.parent.name for path in root.glob(f"*/{filenames.LAYOUT}") if path.parent.name not in names]
-    if not strangers or not here:
-        return None
-    return str(layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here)))
+    names = [layouts.layout_id(layout) for layout in here]
+    strangers = [name for name in root.safe.directories() if re.fullmatch(LAYOUT_ID, name) and name not in names]
+    if strangers and here:
+        raise layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here))
 
 
 def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:
@@ -174,11 +154,12 @@ class _Starts(StreamingQueryListener):
         conf.set(CHECKPOINT, execution.resolvedCheckpointRoot())
         mode = execution.outputMode().toString()
         conf.set(OUTPUT_MODE, mode)
-        refused = _impossible(mode, plan) or _mismatch(root_of(query), plan, updating=mode == "Update")
-        if refused:
-            conf.set(REFUSED, refused)
-        else:
-            conf.unset(REFUSED)
+        conf.unset(REFUSED)
+        try:
+            _require_possible(mode, plan)
+            _require_same_layouts(root_of(query), plan, updating=mode == "Update")
+        except ForebayError as error:  # for the first task to raise
+            conf.set(REFUSED, f"{type(error).__name__}: {error}")
 
     def onQueryProgress(self, event: Any) -> None:
         pass

@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from pyspark.sql import SparkSession
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+from forebay.spark.places import Durability, Place, local_path
+from forebay.store.archive import archive_at
 from forebay.store.options import Options
 
 PREFIX = "spark.forebay."
@@ -36,8 +39,8 @@ class Conf:
         ``spark.forebay.instancesPerPartition``: store instances in each state partition (FlowKV's m).
     retain_batches : int
         ``spark.forebay.retainBatches``: versions of the state that stay readable.
-    state_directory : str or None
-        ``spark.forebay.stateDirectory``: where state lives, instead of ``<checkpointLocation>/forebay``.
+    place : Place
+        ``spark.forebay.durability``, ``.stateDirectory``, ``.localDirectory``: where state lives.
     write_buffer_mb : int or None
         ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
     read_batch_ratio : float
@@ -49,7 +52,7 @@ class Conf:
     memory_mb: int = 256
     instances_per_partition: int = 2
     retain_batches: int = 2
-    state_directory: str | None = None
+    place: Place = field(default_factory=Place)
     write_buffer_mb: int | None = None
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
@@ -61,7 +64,11 @@ class Conf:
             memory_mb=_integer(session, "memoryMB", cls.memory_mb, 8),
             instances_per_partition=_integer(session, "instancesPerPartition", cls.instances_per_partition, 1),
             retain_batches=_integer(session, "retainBatches", cls.retain_batches, 2),
-            state_directory=_directory(session),
+            place=Place(
+                state_directory=_directory(session, "stateDirectory", remote=True),
+                local_directory=_directory(session, "localDirectory"),
+                durability=cast(Durability, _choice(session, "durability", "checkpoint", "local")),
+            ),
             write_buffer_mb=_integer(session, "writeBufferMB", 0, 0) or None,
             read_batch_ratio=_number(session, "readBatchRatio", cls.read_batch_ratio),
             max_space_amplification=_number(session, "maxSpaceAmplification", cls.max_space_amplification),
@@ -131,29 +138,31 @@ def _number(session: SparkSession, name: str, default: float) -> float:
         raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a number, for example {default}") from None
 
 
-def local_path(location: str) -> Path | None:
-    """The path that Spark means by a location such as ``file:/data/ck`` or ``/data/ck``; None on another file system.
-
-    Spark does not escape the paths that it prints, so they are no URLs.
-    """
-    match = re.fullmatch(r"(?:file:(?://)?)?(/.*)", location)
-    return Path(match[1]) if match else None
+def _choice(session: SparkSession, name: str, *choices: str) -> str:
+    value = session.conf.get(PREFIX + name, choices[0]) or choices[0]
+    if value not in choices:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {value!r}; it must be one of {', '.join(choices)}")
+    return value
 
 
-def _directory(session: SparkSession) -> str | None:
-    text = session.conf.get(PREFIX + "stateDirectory", None)
+def _directory(session: SparkSession, name: str, *, remote: bool = False) -> str | None:
+    """A directory that can be written, or a URL if it may be ``remote``."""
+    text = session.conf.get(PREFIX + name, None)
     if not text:
         return None
     path = local_path(text)
     if path is None:
-        raise UnsupportedConfiguration(f"{PREFIX}stateDirectory is {text!r}; it must be an absolute path")
+        if not remote or not re.match(r"[a-z][a-z0-9+.-]*:", text):
+            raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be an absolute path")
+        archive_at(text)
+        return text
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise StateDirectoryError(
-            f"{PREFIX}stateDirectory is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
+            f"{PREFIX}{name} is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
             "Give the driver and executors write access, or name another directory."
         ) from error
     return str(path)

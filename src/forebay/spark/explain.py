@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.spark import checkpoint, layout, progress
+from forebay.spark.places import Root
 
 
 def explain(df: DataFrame | StreamingQuery) -> None:
@@ -46,14 +45,18 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             f"  instances   {shown['instancesPerPartition']} per state partition",
         ]
         if isinstance(df, StreamingQuery) and shown["window"].startswith("custom_window"):
-            lines.append(f"  seen        {_seen(checkpoint.root_of(df) / layout.layout_id(shown))}")
+            lines.append(f"  seen        {_seen(checkpoint.root_of(df), layout.layout_id(shown))}")
     print("\n".join(lines if operators else [*lines, "no operator of forebay in this plan"]))
 
 
-def _seen(operator: Path) -> str:
+def _seen(root: Root, operator: str) -> str:
     """What the stores of an operator have seen of its windows."""
     from forebay.store.profile import Profile
     from forebay.store.unaligned import UnalignedStore
 
-    newest = {path: progress.newest(path) for path in operator.glob("*/")}
-    return Profile.of(UnalignedStore(path, found.version).index for path, found in newest.items() if found).advice
+    stores = [
+        UnalignedStore(root.within(name).directory, manifest.version, archive=root.within(name).archive)
+        for name, (_, manifest) in progress.newest_versions(root).items()
+        if name.startswith(f"{operator}/")
+    ]
+    return Profile.of(store.index for store in stores).advice

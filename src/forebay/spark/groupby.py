@@ -117,8 +117,8 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
     chained = bool(checkpoint.MARK.search(df._jdf.queryExecution().logical().toString()))
-    output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.state_directory, chained))
-    operator = WindowOperator(plan, bound.layout, conf.state_directory, output)
+    output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.place, chained))
+    operator = WindowOperator(plan, bound.layout, conf.place, output)
     packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
@@ -151,11 +151,11 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
 
 
 def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
-    state_directory, instances = conf.state_directory, conf.instances_per_partition
+    place, instances = conf.place, conf.instances_per_partition
 
     def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if streaming:
-            checkpoint.state_root(state_directory)  # raises here, before any row is read, what is wrong with it
+            checkpoint.state_root(place)  # raises here, before any row is read, what is wrong with it
         loaded = worker.loads(plan)
         from forebay.spark.pack import pack
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from forebay.errors import CorruptState, LayoutChanged
-from forebay.store import filenames, files
+from forebay.spark.places import Root
+from forebay.store import filenames
+from forebay.store.archive import MountedArchive
 from forebay.store.filenames import Version
 
 Layout = dict[str, Any]
@@ -25,23 +26,23 @@ def layout_id(layout: Layout) -> str:
 class Location:
     """Where one version of a store instance is. Its text is the token that Spark's state holds."""
 
-    root: Path
+    root: Root
     layout: str
     instance: str
     version: Version | None = None
 
     @classmethod
-    def new(cls, root: Path, vnode: int, layout: Layout) -> Location:
+    def new(cls, root: Root, vnode: int, layout: Layout) -> Location:
         """A place for an instance that has no state yet. No other instance or attempt ever gets the same."""
-        directory = root / layout_id(layout)
-        described = directory / filenames.LAYOUT
+        name = layout_id(layout)
+        described = root.directory / name / filenames.LAYOUT
         if not described.exists():
-            files.make_directory(directory)
-            files.publish(described, _text(layout))
-        return cls(root, directory.name, filenames.new_instance(vnode))
+            for archive in (root.safe, MountedArchive(root.directory)):
+                archive.write(f"{name}/{filenames.LAYOUT}", _text(layout))
+        return cls(root, name, filenames.new_instance(vnode))
 
     @classmethod
-    def parse(cls, root: Path, token: str, layout: Layout) -> Location:
+    def parse(cls, root: Root, token: str, layout: Layout) -> Location:
         """The place that a token names; `LayoutChanged` when another layout wrote it."""
         written, instance, version = token.split("/")
         if written != layout_id(layout):
@@ -49,8 +50,9 @@ class Location:
         return cls(root, written, instance, Version.parse(version))
 
     @property
-    def directory(self) -> Path:
-        return self.root / self.layout / self.instance
+    def home(self) -> Root:
+        """The instance's own directory and archive."""
+        return self.root.within(f"{self.layout}/{self.instance}")
 
     def at(self, version: Version) -> Location:
         """The same instance at another version."""
@@ -60,7 +62,7 @@ class Location:
         return f"{self.layout}/{self.instance}/{self.version}"
 
 
-def changed(root: Path, written: str, layout: Layout) -> LayoutChanged:
+def changed(root: Root, written: str, layout: Layout) -> LayoutChanged:
     """The error for state of the layout named ``written`` under a query that now has ``layout``."""
     before = read(root, written)
     differences = "".join(
@@ -69,19 +71,20 @@ def changed(root: Path, written: str, layout: Layout) -> LayoutChanged:
         if before.get(name) != layout.get(name)
     )
     return LayoutChanged(
-        f"the state in {root} was written by another operator:{differences}\n"
+        f"the state in {root.safe} was written by another operator:{differences}\n"
         "Change the query back, or start it with a new checkpoint location."
     )
 
 
-def read(root: Path, name: str) -> Layout:
+def read(root: Root, name: str) -> Layout:
     """The layout with that name."""
-    path = root / name / filenames.LAYOUT
+    path = f"{name}/{filenames.LAYOUT}"
     try:
-        layout: Layout = json.loads(path.read_bytes())
+        layout: Layout = json.loads(root.safe.read(path))
     except (OSError, ValueError) as error:
         raise CorruptState(
-            f"{path} cannot be read: {error}. Restore the checkpoint together with its state directory from a copy."
+            f"{path} in {root.safe} cannot be read: {error}. Restore the checkpoint together with its state directory "
+            "from a copy."
         ) from error
     return layout
 

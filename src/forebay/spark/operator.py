@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
+    from forebay.spark.places import Place
     from forebay.windowing import WindowPlan
 
 PAYLOAD = "payload"
@@ -55,17 +56,17 @@ class WindowOperator(StatefulProcessor):
         The `WindowPlan`, pickled.
     layout : dict
         What the operator's state looks like, see `forebay.spark.layout`.
-    state_directory : str or None
-        Where state lives, if not in the checkpoint.
+    place : Place
+        Where state lives.
     output : str
         The name of the column of blobs that it emits.
     """
 
-    def __init__(self, plan: bytes, layout: dict[str, Any], state_directory: str | None, output: str) -> None:
+    def __init__(self, plan: bytes, layout: dict[str, Any], place: Place, output: str) -> None:
         self._pickled = plan
         self._output = output
         self._layout = layout
-        self._state_directory = state_directory
+        self._place = place
         self._plan: WindowPlan | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -93,12 +94,20 @@ class WindowOperator(StatefulProcessor):
             self._plan = worker.loads(self._pickled)
         from forebay.windowing import NEVER, open_instance
 
-        root = checkpoint.state_root(self._state_directory)
+        root = checkpoint.state_root(self._place)
         updating = checkpoint.updating()
         layout = checkpoint.layout_in(self._layout, updating=updating)
         token, fired_until, timer = self._state.get() or (None, NEVER, None)
         location = Location.parse(root, token, layout) if token else Location.new(root, vnode, layout)
-        instance = open_instance(self._plan, location.directory, location.version, fired_until, updating=updating)
+        home = location.home
+        instance = open_instance(
+            self._plan,
+            home.directory,
+            location.version,
+            fired_until,
+            archive=home.archive,
+            updating=updating,
+        )
         clock = clock_of(self._plan)
         now = _now(clock, timer_values)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -9,9 +10,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import ForebayError
 from forebay.spark import checkpoint
+from forebay.spark.places import Root
 from forebay.store import filenames
 from forebay.store import manifest as manifests
-from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
 
 
@@ -55,12 +56,12 @@ def progress(query: StreamingQuery) -> Progress:
     Progress
         Totals up to the newest version of each store instance.
     """
-    instances: dict[str, Manifest] = {}
-    for path in sorted(checkpoint.root_of(query).glob("*/*/"), key=lambda path: path.stat().st_mtime):
-        manifest = newest(path)
-        if manifest:  # a first batch that failed has left an instance of the same virtual node, older than the one in use
-            instances[f"{path.parent.name}/{filenames.vnode_of(path.name)}"] = manifest
-    current = instances.values()
+    instances: dict[str, tuple[float, Manifest]] = {}
+    for name, (age, manifest) in newest_versions(checkpoint.root_of(query)).items():
+        vnode = filenames.vnode_of(name)
+        if vnode not in instances or instances[vnode][0] < age:  # a first batch that failed has left an older instance
+            instances[vnode] = age, manifest
+    current = [manifest for _, manifest in instances.values()]
     totals = sum((manifest.counters for manifest in current), Counters())
     extents = [extent for manifest in current for extent in manifest.extents]
     return Progress(
@@ -70,18 +71,19 @@ def progress(query: StreamingQuery) -> Progress:
     )
 
 
-def newest(instance: Path) -> Manifest | None:
-    """The newest version in an instance's directory, None when there is none."""
-    for version in sorted(filenames.versions(instance), key=lambda v: (v.number, _age(instance, v)), reverse=True):
-        try:
-            return manifests.read(instance, version)
-        except ForebayError:  # collected since it was listed
-            continue
-    return None
-
-
-def _age(instance: Path, version: Version) -> float:
-    try:
-        return (instance / filenames.manifest(version)).stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+def newest_versions(root: Root) -> dict[str, tuple[float, Manifest]]:
+    """The newest version of each store instance, by ``<layout>/<instance>``, with the time at which it was written."""
+    written = root.safe.names()
+    versions: dict[str, list[tuple[int, float, str]]] = {}
+    for name, age in written.items():
+        instance, _, file = name.rpartition("/")
+        version = filenames.version_of(file)
+        if version is not None:
+            versions.setdefault(instance, []).append((version.number, age, file))
+    newest = {}
+    for instance, candidates in versions.items():
+        for _, age, file in sorted(candidates, reverse=True):
+            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed
+                newest[instance] = age, manifests.parse(root.safe.read(f"{instance}/{file}"), Path(instance, file))
+                break
+    return newest

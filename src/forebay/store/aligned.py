@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay.store.archive import Archive
 from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
@@ -41,6 +42,8 @@ class AlignedStore:
         Limits.
     combine, combine_bytes
         How `ExtentLog` combines small extents; the default puts their rows together and leaves large ones alone.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory.
 
     Examples
     --------
@@ -64,13 +67,14 @@ class AlignedStore:
         options: Options | None = None,
         combine: Combine | None = None,
         combine_bytes: int = SEGMENT_BYTES,
+        archive: Archive | None = None,
     ) -> None:
         self.directory = directory
         self._options = options or Options()
         self._keys = list(keys)
         self._combine = combine or pa.concat_batches
         self._combine_bytes = combine_bytes
-        self._log = ExtentLog(directory, version, self._options)
+        self._log = ExtentLog(directory, version, self._options, archive)
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._touched: set[int] = set()

@@ -8,6 +8,7 @@ the business of the store above: a slice of time for the aligned stores, a part 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -17,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.errors import StateDirectoryError, VersionNotFound
+from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
+from forebay.store import archive as archives
 from forebay.store import filenames, files
 from forebay.store import manifest as manifests
+from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.options import Options
@@ -32,6 +35,9 @@ SEGMENT_BYTES = 4 << 20
 
 MAX_EXTENTS = 8
 """A group with more extents than this has its youngest ones combined."""
+
+_COLLECTED_EVERY = 8
+"""An archive is listed, and rid of what no kept version names, once in so many versions."""
 
 LEAST_COMPACTED = 1 << 20
 """Files that together are smaller than this (bytes) are never compacted."""
@@ -48,12 +54,16 @@ class ExtentLog:
         The version to open; None for a new, empty instance.
     options : Options
         Limits.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory. Commits go there; what the directory lacks comes from there.
     """
 
-    def __init__(self, directory: Path, version: Version | None, options: Options) -> None:
+    def __init__(self, directory: Path, version: Version | None, options: Options, archive: Archive | None = None) -> None:
         self._directory = directory
         self._options = options
-        self.base = base = manifests.read(directory, version) if version else Manifest()
+        self._archive = archive
+        self._archived: set[str] | None = None
+        self.base = base = self._manifest(version) if version else Manifest()
         self._segments = dict(base.segments)
         self._extents: dict[int, list[Extent]] = {}
         for extent in base.extents:
@@ -152,7 +162,7 @@ class ExtentLog:
         self._seal()
         live = {extent.segment for extent in self._live()}
         history = ((self.base.version,) if self.base.version else ()) + self.base.history
-        kept = _existing(self._directory, history[: self._options.retain_versions - 1])
+        kept = self._existing(history[: self._options.retain_versions - 1])
         if self.base.version and self.base.version not in kept:
             raise StateDirectoryError(
                 f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
@@ -169,9 +179,10 @@ class ExtentLog:
         )
         files.make_directory(self._directory)
         manifests.write(self._directory, manifest)
+        self._secure(manifest)
         for name in self._segments.keys() - live - self.base.segments.keys():
-            (self._directory / name).unlink(missing_ok=True)  # written and read within this batch; nobody else knows them
-        _collect(self._directory, {self._next: manifest, **kept})
+            files.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
+        self._collect({self._next: manifest, **kept})
         self.base = manifest
         self._segments = dict(manifest.segments)
         self._readers = {name: reader for name, reader in self._readers.items() if name in live}
@@ -185,6 +196,7 @@ class ExtentLog:
             raise VersionNotFound(f"{self._directory} has no version yet; commit one")
         files.make_directory(directory)
         for name in self.base.segments:
+            self._reader(name)  # it is here from now on, if it was not
             files.link(self._directory / name, directory / name)
         manifests.write(directory, replace(self.base, history=(), stale=0))
 
@@ -238,8 +250,62 @@ class ExtentLog:
     def _reader(self, name: str) -> SegmentReader:
         reader = self._readers.get(name)
         if reader is None:
-            reader = self._readers[name] = SegmentReader(self._directory, self._segments[name])
+            fetch = functools.partial(self._fetch, name) if self._archive else None
+            reader = self._readers[name] = SegmentReader(self._directory, self._segments[name], fetch)
         return reader
+
+    def _manifest(self, version: Version) -> Manifest:
+        if self._archive is None:
+            return manifests.read(self._directory, version)
+        try:
+            return manifests.read(self._directory, version)
+        except (VersionNotFound, CorruptState):
+            self._fetch(filenames.manifest(version))
+        return manifests.read(self._directory, version)
+
+    def _existing(self, versions: Iterable[Version]) -> dict[Version, Manifest]:
+        """The manifests of versions, but for those that were collected while fewer were kept."""
+        found = {}
+        for version in versions:
+            with contextlib.suppress(VersionNotFound):
+                found[version] = self._manifest(version)
+        return found
+
+    def _fetch(self, name: str) -> None:
+        """Get a file from the archive; if the archive has none, what is read next says what is missing."""
+        assert self._archive is not None
+        with contextlib.suppress(FileNotFoundError):
+            self._archive.download(name, self._directory)
+
+    def _secure(self, manifest: Manifest) -> None:
+        """Bring a version into the archive, the manifest last; only what is not there yet."""
+        if self._archive is None or manifest.version is None:
+            return
+        if self._archived is None:  # a base that was kept nowhere else goes along
+            there = self.base.version is not None and filenames.manifest(self.base.version) in self._archive.names()
+            self._archived = set(self.base.segments) if there else set()
+        missing = [name for name in manifest.segments if name not in self._archived]
+        for name in missing:
+            if name in self.base.segments:
+                self._reader(name)
+        self._archive.upload(self._directory, missing)
+        self._archive.upload(self._directory, [filenames.manifest(manifest.version)])
+        self._archived = set(manifest.segments)
+
+    def _collect(self, kept: dict[Version, Manifest]) -> None:
+        """Unlink what no kept version names.
+
+        Files that are numbered after the oldest kept version may belong to another attempt that is still running, and stay.
+        """
+        named = {filenames.manifest(version) for version in kept}
+        named.update(name for manifest in kept.values() for name in manifest.segments)
+        oldest = min(version.number for version in kept)
+        for path in self._directory.iterdir():
+            number = filenames.number_of(path.name)
+            if number is not None and number <= oldest and path.name not in named:
+                files.unlink(path)
+        if self._archive is not None and self._next.number % _COLLECTED_EVERY == 0:
+            archives.collect(self._archive, oldest, named)
 
 
 def joining(sizes: list[int], largest: int) -> int:
@@ -255,26 +321,3 @@ def joining(sizes: list[int], largest: int) -> int:
         first -= 1
         size += sizes[first]
     return first
-
-
-def _existing(directory: Path, versions: Iterable[Version]) -> dict[Version, Manifest]:
-    """The manifests of versions, but for those that were collected while fewer were kept."""
-    found = {}
-    for version in versions:
-        with contextlib.suppress(VersionNotFound):
-            found[version] = manifests.read(directory, version)
-    return found
-
-
-def _collect(directory: Path, kept: dict[Version, Manifest]) -> None:
-    """Unlink what no kept version names.
-
-    Files that are numbered after the oldest kept version may belong to another attempt that is still running, and stay.
-    """
-    named = {filenames.manifest(version) for version in kept}
-    named.update(name for manifest in kept.values() for name in manifest.segments)
-    oldest = min(version.number for version in kept)
-    for path in directory.iterdir():
-        number = filenames.number_of(path.name)
-        if number is not None and number <= oldest and path.name not in named:
-            path.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 
 _VERSION = re.compile(r"(\d{12})-([0-9a-f]{8})")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
@@ -67,10 +66,10 @@ def number_of(name: str) -> int | None:
     return None
 
 
-def versions(instance: Path) -> list[Version]:
-    """The versions in an instance's directory, in no order."""
-    names = (path.stem for path in instance.glob("*.manifest"))
-    return [Version.parse(name) for name in names if _VERSION.fullmatch(name)]
+def version_of(name: str) -> Version | None:
+    """The version in the name of a manifest; None for any other file."""
+    stem, dot, kind = name.rpartition(".")
+    return Version.parse(stem) if dot and kind == "manifest" and _VERSION.fullmatch(stem) else None
 
 
 def new_instance(vnode: int) -> str:
@@ -79,5 +78,5 @@ def new_instance(vnode: int) -> str:
 
 
 def vnode_of(instance: str) -> str:
-    """The virtual node in the name of an instance's directory."""
-    return instance.partition("-")[0]
+    """The virtual node in the name of an instance's directory, with the directories above it."""
+    return instance.rpartition("-")[0]

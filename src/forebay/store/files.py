@@ -69,6 +69,12 @@ def publish(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def unlink(path: Path) -> None:
+    """Remove a file, whether it exists or not."""
+    with reported("remove", path):
+        path.unlink(missing_ok=True)
+
+
 def link(source: Path, target: Path) -> None:
     """Give a file that never changes a second name, durable once the directory is; a copy on another file system."""
     with reported("link", target):

@@ -79,6 +79,11 @@ def read(directory: Path, version: Version) -> Manifest:
         ) from error
     except OSError as error:
         raise StateDirectoryError(f"cannot read {path}: {error.strerror}") from error
+    return parse(data, path)
+
+
+def parse(data: bytes, path: Path) -> Manifest:
+    """The manifest in the bytes of a file; ``path`` is for messages."""
     header, _, body = data.partition(b"\n")
     words = header.split(b" ")
     if len(words) != 4 or words[:2] != [b"forebay", b"manifest"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from pathlib import Path
 
+from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.options import Options
 from forebay.store.unaligned import Merge, UnalignedStore
@@ -18,7 +19,9 @@ _MOST = 16
 _open: OrderedDict[Path, UnalignedStore] = OrderedDict()
 
 
-def take(directory: Path, version: Version | None, options: Options, merge: Merge | None) -> UnalignedStore:
+def take(
+    directory: Path, version: Version | None, options: Options, merge: Merge | None, archive: Archive | None
+) -> UnalignedStore:
     """The store in a directory: the one that was kept, if it is at that version and has these options, or else a new one.
 
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
@@ -27,7 +30,7 @@ def take(directory: Path, version: Version | None, options: Options, merge: Merg
     if store is not None and version is not None and store.base.version == version and store.options == options:
         store.merge = merge
         return store
-    return UnalignedStore(directory, version, options, merge)
+    return UnalignedStore(directory, version, options, merge, archive)
 
 
 def keep(store: UnalignedStore) -> None:

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.store.aligned import LOAD_FACTOR, AlignedStore
+from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.options import Options
 
@@ -21,7 +22,12 @@ Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 def open_rmw(
-    directory: Path, version: Version | None, keys: Sequence[str], merge: Merge, options: Options | None = None
+    directory: Path,
+    version: Version | None,
+    keys: Sequence[str],
+    merge: Merge,
+    options: Options | None = None,
+    archive: Archive | None = None,
 ) -> AlignedStore:
     """A store of partial aggregates by slice: an `AlignedStore` that merges what it combines.
 
@@ -37,6 +43,8 @@ def open_rmw(
         Merges rows of partial aggregates into one row per key, keeping the columns and their types.
     options : Options
         Limits.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory.
 
     Returns
     -------
@@ -59,7 +67,7 @@ def open_rmw(
         return as_batch(merged, batches[0].schema)
 
     options = options or Options()
-    return AlignedStore(directory, version, keys, options, combine, options.memory_bytes // LOAD_FACTOR)
+    return AlignedStore(directory, version, keys, options, combine, options.memory_bytes // LOAD_FACTOR, archive)
 
 
 def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

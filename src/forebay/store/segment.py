@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,24 +104,24 @@ class SegmentWriter:
 
 
 class SegmentReader:
-    """Reads extents of one segment through a memory map, so that only the pages of what is asked for are touched."""
+    """Reads extents of one segment through a memory map, so that only the pages of what is asked for are touched.
 
-    def __init__(self, directory: Path, segment: Segment) -> None:
+    Parameters
+    ----------
+    directory : Path
+        Where the file is.
+    segment : Segment
+        What the manifest says of it.
+    fetch : callable, optional
+        Puts the file into its place again when it is missing or damaged, once.
+    """
+
+    def __init__(self, directory: Path, segment: Segment, fetch: Callable[[], None] | None = None) -> None:
         self._path = directory / segment.name
-        try:
-            actual = self._path.stat().st_size
-        except FileNotFoundError as error:
-            raise CorruptState(
-                f"{self._path} is missing, though a manifest names it. Unless a newer run of the query has overtaken this "
-                "one, restore the file, or the checkpoint together with its state directory, from a copy."
-            ) from error
-        except OSError as error:
-            raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
-        if actual != segment.size:
-            raise CorruptState(f"{self._path} has {actual} bytes where the manifest says {segment.size}. {_RESTORE}")
-        with files.reported("map", self._path):
-            self._map = pa.memory_map(str(self._path)).read_buffer()
+        self._segment = segment
+        self._fetch = fetch
         self._verified: set[int] = set()
+        self._map = self._mapped()
         self.schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
 
     def read(self, extent: Extent) -> pa.RecordBatch:
@@ -137,10 +138,44 @@ class SegmentReader:
         finally:
             os.close(source)
 
+    def _mapped(self) -> pa.Buffer:
+        try:
+            return self._whole()
+        except CorruptState:
+            if self._fetch is None:
+                raise
+            return self._fetched()
+
+    def _fetched(self) -> pa.Buffer:
+        """The file as the archive has it. What was read from a damaged one stays mapped for those that have it."""
+        assert self._fetch is not None
+        self._fetch()
+        self._fetch = None
+        self._verified.clear()
+        return self._whole()
+
+    def _whole(self) -> pa.Buffer:
+        try:
+            actual = self._path.stat().st_size
+        except FileNotFoundError as error:
+            raise CorruptState(
+                f"{self._path} is missing, though a manifest names it. Unless a newer run of the query has overtaken this "
+                "one, restore the file, or the checkpoint together with its state directory, from a copy."
+            ) from error
+        except OSError as error:
+            raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
+        if actual != self._segment.size:
+            raise CorruptState(f"{self._path} has {actual} bytes where the manifest says {self._segment.size}. {_RESTORE}")
+        with files.reported("map", self._path):
+            return pa.memory_map(str(self._path)).read_buffer()
+
     def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:
         """Bytes of the file. Their checksum is compared once per reader, as the file never changes."""
         data = self._map.slice(offset, length)
         if offset not in self._verified:
+            if zlib.crc32(data) != crc and self._fetch is not None:
+                self._map = self._fetched()
+                data = self._map.slice(offset, length)
             if zlib.crc32(data) != crc:
                 raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
             self._verified.add(offset)

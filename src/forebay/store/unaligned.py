@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from forebay.errors import InvalidArgument
 from forebay.store import kernels
+from forebay.store.archive import Archive
 from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
 from forebay.store.filenames import Version
 from forebay.store.kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
@@ -56,6 +57,8 @@ class UnalignedStore:
     merge : callable, optional
         Merges partial aggregates into one row per window. It takes and gives a frame with a `SLOT` column. With it the
         store is RMW: rows of a window are merged whenever they are written.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory.
 
     Examples
     --------
@@ -73,12 +76,17 @@ class UnalignedStore:
     """
 
     def __init__(
-        self, directory: Path, version: Version | None, options: Options | None = None, merge: Merge | None = None
+        self,
+        directory: Path,
+        version: Version | None,
+        options: Options | None = None,
+        merge: Merge | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self.directory = directory
         self.options = options or Options()
         self.merge = merge
-        self._log = ExtentLog(directory, version, self.options)
+        self._log = ExtentLog(directory, version, self.options, archive)
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> _KIND == _DATA]
         self._pieces: dict[int, Pieces] = {}

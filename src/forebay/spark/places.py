@@ -1,0 +1,111 @@
+"""Where state lives: the directory that the stores of a query work in, and where their versions are safe.
+
+With ``spark.forebay.durability`` at ``checkpoint`` a version is safe in ``<checkpointLocation>/forebay`` (or under
+``spark.forebay.stateDirectory``) before Spark learns its token. Where that is mounted, stores work right there, unless
+``spark.forebay.localDirectory`` is set. Otherwise they work in a directory of the node and archive what they commit. With
+``local`` that directory is all there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from forebay.errors import UnsupportedConfiguration
+from forebay.store.archive import Archive, MountedArchive, archive_at
+
+DIRECTORY = "forebay"
+KEPT_SECONDS = 24 * 3600
+"""What stores have left in a node's directory is removed when it was not used for so long. Archives have it all."""
+
+Durability = Literal["checkpoint", "local"]
+
+
+@dataclass(frozen=True)
+class Root:
+    """The state of one query.
+
+    Attributes
+    ----------
+    directory : Path
+        Where stores work.
+    archive : Archive or None
+        Where their versions are safe, if not there.
+    """
+
+    directory: Path
+    archive: Archive | None = None
+
+    @property
+    def safe(self) -> Archive:
+        """Where the query's versions are safe."""
+        return self.archive or MountedArchive(self.directory)
+
+    def within(self, part: str) -> Root:
+        """What lies in a directory below."""
+        return Root(self.directory / part, self.archive.within(part) if self.archive else None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the user wants state to live, see `forebay.spark.conf.Conf`."""
+
+    state_directory: str | None = None
+    local_directory: str | None = None
+    durability: Durability = "checkpoint"
+
+    def root(self, checkpoint: str | None, query: str) -> Root:
+        """The root of a query with that checkpoint location and id."""
+        if self.durability == "local":
+            return Root(self._node() / f"{DIRECTORY}-local" / query)
+        location, part = (self.state_directory, query) if self.state_directory else (checkpoint, DIRECTORY)
+        if location is None:
+            raise UnsupportedConfiguration(
+                "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
+                "another session than the one it was defined in. Set spark.forebay.stateDirectory."
+            )
+        mounted = local_path(location)
+        if mounted is not None and self.local_directory is None:
+            return Root(mounted / part)
+        working = self._node() / DIRECTORY
+        _sweep(working)
+        copy = hashlib.sha256(location.encode()).hexdigest()[:8]  # a checkpoint that was copied is another query's
+        return Root(working / f"{query}-{copy}", archive_at(location).within(part))
+
+    def _node(self) -> Path:
+        """A directory of this node alone: by default one of Spark's own, which it removes in the end."""
+        given = self.local_directory or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
+        return Path(given.split(",")[0])
+
+
+def local_path(location: str) -> Path | None:
+    """The path that Spark means by a location such as ``file:/data/ck`` or ``/data/ck``; None on another file system.
+
+    Spark does not escape the paths that it prints, so they are no URLs.
+    """
+    match = re.fullmatch(r"(?:file:(?://)?)?(/.*)", location)
+    return Path(match[1]) if match else None
+
+
+_swept: dict[Path, float] = {}
+
+
+def _sweep(working: Path) -> None:
+    """Now and then remove the directories of instances that have moved to other nodes, or whose queries have ended."""
+    now = time.time()
+    if now - _swept.get(working, 0.0) < KEPT_SECONDS / 24:
+        return
+    _swept[working] = now
+    for instance in working.glob("*/*/*/"):
+        try:
+            if now - instance.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(instance, ignore_errors=True)
+        except FileNotFoundError:  # another process sweeps, too
+            continue

@@ -1,0 +1,123 @@
+"""Archives: where the versions of stores are safe when stores work in another directory, one that may be lost.
+
+After a commit an archive has the version's files, the manifest last. A store that is opened where its files are missing or
+damaged gets them from there: the manifest at once, segments when rows in them are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from forebay.store import filenames, files
+
+
+class Archive(Protocol):
+    """Files by name; the names of those further down have slashes. No file ever changes."""
+
+    def within(self, part: str) -> Archive:
+        """The archive of what lies in a directory of this one."""
+
+    def upload(self, directory: Path, names: Sequence[str]) -> None:
+        """Take files of a directory; they are safe when this returns."""
+
+    def download(self, name: str, directory: Path) -> None:
+        """Put a file into a directory, whole or not at all; `FileNotFoundError` if there is none of that name."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make a small file; it is safe when this returns."""
+
+    def read(self, name: str) -> bytes:
+        """A small file; `FileNotFoundError` if there is none of that name."""
+
+    def names(self) -> dict[str, float]:
+        """All files, with the time at which each was written, in seconds."""
+
+    def directories(self) -> list[str]:
+        """The directories that files lie in, not those further down."""
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Forget files, whether they exist or not."""
+
+
+def archive_at(location: str) -> Archive:
+    """The archive at a path, or at a URL that `pyarrow.fs` knows: ``s3:``, ``gs:``, ``hdfs:``.
+
+    Parameters
+    ----------
+    location : str
+        Parameters of the connection are in the URL's query: ``s3://bucket/state?region=eu-west-1&endpoint_override=...``.
+        Credentials are those that the machine has (environment variables, profiles, roles).
+
+    Raises
+    ------
+    UnsupportedConfiguration
+        If nothing can be kept there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> archive = archive_at(tempfile.mkdtemp()).within("0")
+    >>> archive.write("note", b"safe")
+    >>> list(archive.names()), archive.read("note")
+    (['note'], b'safe')
+    """
+    scheme, colon, rest = location.partition(":")
+    if not colon or scheme == "file":
+        return MountedArchive(Path(f"/{rest.lstrip('/')}" if colon else location))
+    from forebay.store import remote_archive  # what it imports takes as long to load as many a micro-batch
+
+    return remote_archive.open_at(location)
+
+
+class MountedArchive:
+    """An archive in a directory: hard links where it is on the same file system as the store, copies where it is not."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def within(self, part: str) -> MountedArchive:
+        return MountedArchive(self._path / part)
+
+    def upload(self, directory: Path, names: Sequence[str]) -> None:
+        files.make_directory(self._path)
+        for name in names:
+            files.link(directory / name, self._path / name)
+        files.sync_directory(self._path)
+
+    def download(self, name: str, directory: Path) -> None:
+        files.make_directory(directory)
+        files.publish(directory / name, (self._path / name).read_bytes())
+
+    def write(self, name: str, data: bytes) -> None:
+        files.make_directory((self._path / name).parent)
+        files.publish(self._path / name, data)
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def names(self) -> dict[str, float]:
+        found = {}
+        for path in self._path.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # collected since it was listed
+                if path.is_file():
+                    found[str(path.relative_to(self._path))] = path.stat().st_mtime
+        return found
+
+    def directories(self) -> list[str]:
+        return [path.name for path in self._path.iterdir() if path.is_dir()] if self._path.is_dir() else []
+
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            files.unlink(self._path / name)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+
+def collect(archive: Archive, oldest: int, named: set[str]) -> None:
+    """Forget files of versions up to a number that nothing names any more."""
+    numbers = ((name, filenames.number_of(name)) for name in archive.names())
+    archive.delete([name for name, number in numbers if number is not None and number <= oldest and name not in named])

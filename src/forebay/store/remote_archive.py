@@ -1,0 +1,128 @@
+"""An archive on a file system that is not mounted: S3, GCS, HDFS, through `pyarrow.fs`."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+from forebay.store import files
+
+ATTEMPTS, PAUSE_SECONDS = 4, 0.2
+"""A request that fails is made so many times in all, after pauses that double."""
+
+_REQUESTS = 8
+"""Files on their way at the same time."""
+
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+"""Schemes of Hadoop that pyarrow calls otherwise."""
+
+Given = TypeVar("Given")
+
+
+def open_at(location: str) -> RemoteArchive:
+    """The archive at a URL, see `forebay.store.archive.archive_at`."""
+    scheme, _, rest = location.partition(":")
+    shown = re.sub("//[^/@]*@", "//", location.partition("?")[0])  # without credentials
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}:{rest}")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise UnsupportedConfiguration(f"state cannot be kept at {shown}: {error}") from error
+    return RemoteArchive(filesystem, path.rstrip("/"), scheme)
+
+
+class RemoteArchive:
+    """An archive on a file system that is not mounted. A file there is whole or does not exist.
+
+    Parameters
+    ----------
+    filesystem : pyarrow.fs.FileSystem
+        Where.
+    path : str
+        The directory there.
+    scheme : str
+        How messages name the file system.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, path: str, scheme: str) -> None:
+        self._filesystem, self._path, self._scheme = filesystem, path, scheme
+
+    def within(self, part: str) -> RemoteArchive:
+        return RemoteArchive(self._filesystem, f"{self._path}/{part}", self._scheme)
+
+    def upload(self, directory: Path, names: Sequence[str]) -> None:
+        with ThreadPoolExecutor(_REQUESTS) as requests:
+            list(requests.map(lambda name: self._put(name, pa.memory_map(str(directory / name)).read_buffer()), names))
+
+    def download(self, name: str, directory: Path) -> None:
+        data = self._get(name)
+        files.make_directory(directory)
+        files.publish(directory / name, data)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._put(name, pa.py_buffer(data))
+
+    def read(self, name: str) -> bytes:
+        return self._get(name).to_pybytes()
+
+    def names(self) -> dict[str, float]:
+        found = self._list(recursive=True)
+        return {info.path.removeprefix(f"{self._path}/"): info.mtime_ns / 1e9 for info in found if info.is_file}
+
+    def directories(self) -> list[str]:
+        return [info.base_name for info in self._list(recursive=False) if info.type == pafs.FileType.Directory]
+
+    def delete(self, names: Sequence[str]) -> None:
+        def delete(name: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._request("delete", name, lambda: self._filesystem.delete_file(f"{self._path}/{name}"))
+
+        with ThreadPoolExecutor(_REQUESTS) as requests:
+            list(requests.map(delete, names))
+
+    def __str__(self) -> str:
+        return f"{self._scheme}://{self._path}"
+
+    def _list(self, *, recursive: bool) -> list[pafs.FileInfo]:
+        selector = pafs.FileSelector(self._path, allow_not_found=True, recursive=recursive)
+        found: list[pafs.FileInfo] = self._request("list", "", lambda: self._filesystem.get_file_info(selector))
+        return found
+
+    def _put(self, name: str, data: pa.Buffer) -> None:
+        def put() -> None:
+            path = f"{self._path}/{name}"
+            self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            with self._filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+
+        self._request("write", name, put)
+
+    def _get(self, name: str) -> pa.Buffer:
+        def get() -> pa.Buffer:
+            with self._filesystem.open_input_file(f"{self._path}/{name}") as stream:
+                return stream.read_buffer()
+
+        return self._request("read", name, get)
+
+    def _request(self, action: str, name: str, request: Callable[[], Given]) -> Given:
+        for pause in (*(PAUSE_SECONDS * 2**attempt for attempt in range(ATTEMPTS - 1)), None):
+            try:
+                return request()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if pause is None:
+                    raise StateDirectoryError(
+                        f"cannot {action} {name} of {self}, after {ATTEMPTS} attempts: {error}. "
+                        "Committed state is intact; make the place reachable and writable, then start the query again."
+                    ) from error
+                time.sleep(pause)
+        raise AssertionError

@@ -1,0 +1,73 @@
+"""State that is safe elsewhere than where stores work: the working directory may go at any time."""
+
+import contextlib
+import shutil
+
+import pytest
+from pyspark.sql import functions as F
+from streams import assert_same, generate, oracle
+from test_recovery import WINDOW, counts, failure, push_watermark, run
+
+import forebay as fb
+
+AGGREGATES = [fb.count("*").alias("n"), fb.median("x")]
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    return generate(spark, tmp_path, keys=8, rows=150)
+
+
+@contextlib.contextmanager
+def confs(spark, **settings):
+    for name, value in settings.items():
+        spark.conf.set(f"spark.forebay.{name}", str(value))
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.forebay.{name}")
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "S3"])
+def test_every_run_rebuilds_its_state_from_where_it_is_safe(spark, stream, tmp_path, place, request):
+    """A run for each part of the input, on a node that has nothing of the last one."""
+    settings = {"localDirectory": tmp_path / "node"}
+    if place == "S3":
+        settings["stateDirectory"] = request.getfixturevalue("s3").format(tmp_path.name)
+    source = tmp_path / "growing"
+    source.mkdir()
+    push_watermark(stream, 1)
+    schema = stream.static.schema
+    with confs(spark, **settings):
+        for number, file in enumerate(sorted((tmp_path / "stream-1-8").iterdir())):
+            shutil.copy2(file, source)
+            if number % 2:
+                continue
+            df = spark.readStream.schema(schema).parquet(str(source)).withWatermark("ts", "10 minutes")
+            query = run(counts(df, WINDOW, ["key"], *AGGREGATES), tmp_path / "ck")
+            assert list((tmp_path / "node").rglob("*.manifest"))
+            shutil.rmtree(tmp_path / "node")
+        df = spark.readStream.schema(schema).parquet(str(source)).withWatermark("ts", "10 minutes")
+        query = run(counts(df, WINDOW, ["key"], *AGGREGATES), tmp_path / "ck")
+        assert fb.progress(query).rows_in == stream.static.where("ts is not null").count()
+        assert (tmp_path / "ck" / "forebay").exists() == (place == "checkpoint")
+        push_watermark(stream, 2)
+        shutil.copy2(tmp_path / "stream-1-8" / "902.parquet", source)
+        message = failure(counts(df, ("1 hour",), ["key"], *AGGREGATES), tmp_path / "ck")
+        assert "LayoutChanged: the state in" in message
+    expected = oracle(stream.static.where(F.col("ts") < "2024-01-01 00:30"), F.window("ts", *WINDOW), ["key"], AGGREGATES)
+    assert assert_same(spark.read.parquet(str(tmp_path / "out")), expected, 1) > 50
+
+
+def test_local_state_is_lost_with_its_node_and_says_so(spark, stream, tmp_path):
+    with confs(spark, durability="local", localDirectory=tmp_path / "node"):
+        query = counts(stream.streaming("1 second"))
+        rows = fb.progress(run(query, tmp_path / "ck")).rows_in
+        assert rows > 0
+        assert not (tmp_path / "ck" / "forebay").exists()
+        push_watermark(stream, 1)
+        assert fb.progress(run(query, tmp_path / "ck")).rows_in == rows + 1
+        push_watermark(stream, 2)
+        shutil.rmtree(tmp_path / "node")
+        assert "VersionNotFound" in failure(query, tmp_path / "ck")

@@ -1,0 +1,199 @@
+"""Stores whose versions are safe somewhere else: hard links, copies to another file system, uploads to S3."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pytest
+
+from forebay.errors import CorruptState, StateDirectoryError, UnsupportedConfiguration, VersionNotFound
+from forebay.store import remote_archive
+from forebay.store.aligned import AlignedStore
+from forebay.store.archive import archive_at
+from forebay.store.manifest import Counters
+from forebay.store.options import Options
+from forebay.store.unaligned import UnalignedStore
+
+
+@pytest.fixture(params=["the same file system", "another file system", "S3"])
+def archive(request, tmp_path):
+    if request.param == "S3":
+        yield archive_at(request.getfixturevalue("s3").format(tmp_path.name)).within("0")
+        return
+    if request.param == "the same file system":
+        yield archive_at(f"file:{tmp_path / 'safe'}").within("0")
+        return
+    if Path("/dev/shm").stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        yield archive_at(directory).within("0")
+
+
+def lists(directory, version, archive, **options):
+    return AlignedStore(directory, version, ["user"], Options(**options), archive=archive)
+
+
+def rows(*numbers):
+    return pa.record_batch({"user": [str(n % 3) for n in numbers], "n": pa.array(numbers, pa.int64())})
+
+
+def commit(store, *numbers, start=0):
+    store.append(start, rows(*numbers))
+    return store.commit(None, Counters())
+
+
+def numbers_in(store, start=0):
+    return sorted(n for part in store.get_window([start]) for n in part["n"])
+
+
+def test_a_store_is_rebuilt_where_nothing_is_left_of_it(tmp_path, archive):
+    store = lists(tmp_path / "here", None, archive)
+    first = commit(store, 1, 2)
+    second = commit(store, 3)
+    shutil.rmtree(tmp_path / "here")
+    assert numbers_in(lists(tmp_path / "there", second, archive)) == [1, 2, 3]
+    assert numbers_in(lists(tmp_path / "here", first, archive)) == [1, 2]
+
+
+def test_a_commit_sends_only_what_is_new(tmp_path, archive):
+    store = lists(tmp_path / "here", None, archive, retain_versions=20)
+    sent = []
+    for number in range(5):
+        before = set(archive.names())
+        commit(store, number)
+        sent.append(sorted(name.rpartition(".")[2] for name in set(archive.names()) - before))
+    assert sent == [["arrow", "manifest"]] * 5
+
+
+def test_segments_come_when_they_are_read(tmp_path, archive):
+    store = lists(tmp_path / "here", None, archive)
+    commit(store, 1, start=0)
+    version = commit(store, 2, start=10)
+    moved = lists(tmp_path / "there", version, archive)
+    assert [path.suffix for path in (tmp_path / "there").iterdir()] == [".manifest"]
+    assert numbers_in(moved, 10) == [2]
+    assert len(list((tmp_path / "there").glob("*.arrow"))) == 1
+
+
+def test_damage_is_mended(tmp_path, archive):
+    """Each file truncated, zeroed, with a bit flipped, or missing; not through a hard link, which the archive has, too."""
+    store = lists(tmp_path / "here", None, archive)
+    version = commit(store, *range(100))
+    for path in sorted((tmp_path / "here").iterdir()):
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        for damage in (whole[:middle], bytes(len(whole)), flipped, None):
+            path.unlink()
+            if damage is not None:
+                path.write_bytes(damage)
+            assert numbers_in(lists(tmp_path / "here", version, archive)) == list(range(100))
+            assert path.read_bytes() == whole
+
+
+def test_what_is_damaged_everywhere_is_an_error(tmp_path, archive):
+    store = lists(tmp_path / "here", None, archive)
+    version = commit(store, *range(100))
+    (segment,) = (tmp_path / "here").glob("*.arrow")
+    damaged = segment.read_bytes()[:-20] + bytes(20)
+    archive.delete([segment.name])
+    archive.write(segment.name, damaged)
+    segment.unlink()
+    with pytest.raises(CorruptState, match=segment.name):
+        numbers_in(lists(tmp_path / "here", version, archive))
+    archive.delete([segment.name])
+    segment.unlink()
+    with pytest.raises(CorruptState, match="is missing"):
+        numbers_in(lists(tmp_path / "here", version, archive))
+    archive.delete([f"{version}.manifest"])
+    (tmp_path / "here" / f"{version}.manifest").unlink()
+    with pytest.raises(VersionNotFound, match=str(version)):
+        lists(tmp_path / "here", version, archive)
+
+
+def test_a_base_that_was_never_archived_goes_along(tmp_path, archive):
+    version = commit(lists(tmp_path / "here", None, None), 1, 2)
+    version = commit(lists(tmp_path / "here", version, archive), 3)
+    assert numbers_in(lists(tmp_path / "there", version, archive)) == [1, 2, 3]
+
+
+def test_the_archive_is_rid_of_old_versions_and_keeps_what_retained_ones_name(tmp_path, archive):
+    store = lists(tmp_path / "here", None, archive, retain_versions=3)
+    versions = []
+    for number in range(20):
+        versions.append(commit(store, number, start=number))
+        store.drop([number - 3])
+    assert len(archive.names()) < 2 * (8 + 3 + 3)
+    for version in versions[-3:]:
+        moved = lists(Path(tempfile.mkdtemp(dir=tmp_path)), version, archive)
+        assert [numbers_in(moved, start) for start in moved.slices.tolist()] == [[start] for start in moved.slices.tolist()]
+
+
+def test_an_unaligned_store_moves_with_its_key_index(tmp_path, archive):
+    store = UnalignedStore(tmp_path / "here", None, archive=archive)
+    keys = np.arange(1000)
+    store.append(pa.record_batch({"n": keys}), store.index.place_merging(keys, keys, keys, keys + 5))
+    version = store.commit()
+    moved = UnalignedStore(tmp_path / "there", version, archive=archive)
+    found = moved.get(moved.index.due(504))
+    assert isinstance(found, pl.DataFrame)
+    assert sorted(found["n"]) == list(range(500))
+
+
+class Flaky(pafs.FileSystemHandler):
+    """A local file system on which every request fails at first."""
+
+    def __init__(self):
+        self.local, self.failed = pafs.LocalFileSystem(), set()
+
+    def tried(self, name, *arguments):
+        if (name, str(arguments)) not in self.failed:
+            self.failed.add((name, str(arguments)))
+            raise OSError("the connection was reset")
+        return getattr(self.local, name)(*arguments)
+
+    def create_dir(self, path, recursive):
+        self.local.create_dir(path, recursive=recursive)
+
+    def get_file_info_selector(self, selector):
+        return self.tried("get_file_info", selector)
+
+    def open_output_stream(self, path, metadata):
+        return self.tried("open_output_stream", path)
+
+    def open_input_file(self, path):
+        return self.tried("open_input_file", path)
+
+    def delete_file(self, path):
+        self.tried("delete_file", path)
+
+    def __getattr__(self, name):
+        raise AssertionError(f"{name} is not expected")
+
+
+Flaky.__abstractmethods__ = frozenset()
+
+
+def test_requests_that_fail_are_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_archive, "PAUSE_SECONDS", 0.0)
+    archive = remote_archive.RemoteArchive(pafs.PyFileSystem(Flaky()), str(tmp_path / "safe"), "flaky").within("0")
+    store = lists(tmp_path / "here", None, archive)
+    versions = [commit(store, number) for number in range(9)]
+    assert numbers_in(lists(tmp_path / "there", versions[-1], archive)) == list(range(9))
+    assert f"{versions[0]}.manifest" not in archive.names()
+
+
+def test_a_place_that_cannot_be_reached(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_archive, "ATTEMPTS", 1)  # S3's client tries three times itself
+    archive = archive_at("s3://id:secret@states/x?scheme=http&region=eu-west-1&endpoint_override=127.0.0.1:9")
+    store = lists(tmp_path / "here", None, archive)
+    with pytest.raises(
+        StateDirectoryError, match=r"cannot .* of s3://states/x, after 1 attempts.*Committed state is intact"
+    ):
+        commit(store, 1)
+    with pytest.raises(UnsupportedConfiguration, match="state cannot be kept at nowhere://x"):
+        archive_at("nowhere://secret@x")
