@@ -52,6 +52,12 @@ def write(descriptor: int, data: bytes | memoryview, path: Path) -> None:
             view = view[os.write(descriptor, view) :]
 
 
+def copy(source: int, offset: int, length: int, descriptor: int, path: Path) -> int:
+    """Append bytes of an open file without reading them into this process; how many there were."""
+    with reported("copy into", path):
+        return os.copy_file_range(source, descriptor, length, offset_src=offset)
+
+
 def publish(path: Path, data: bytes) -> None:
     """Write a file under a temporary name, make it durable and give it its name: it exists whole or not at all."""
     temporary = path.with_name(filenames.temporary(path.name))
@@ -62,11 +68,15 @@ def publish(path: Path, data: bytes) -> None:
             sync(descriptor, temporary)
         finally:
             os.close(descriptor)
-        with reported("rename", temporary):
-            temporary.replace(path)
+        rename(temporary, path)
         sync_directory(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        unlink(temporary)
+
+
+def rename(path: Path, target: Path) -> None:
+    with reported("rename", path):
+        path.replace(target)
 
 
 def unlink(path: Path) -> None:

@@ -77,12 +77,11 @@ class SegmentWriter:
         """Copy an extent from the open file ``source`` to the end of this one, without reading it into this process."""
         moved = replace(extent, segment=self._path.name, offset=self.size)
         offset, left = extent.offset, extent.length
-        with files.reported("copy into", self._path):
-            while left:
-                copied = os.copy_file_range(source, self._descriptor, left, offset_src=offset)
-                if not copied:
-                    raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {_RESTORE}")
-                offset, left = offset + copied, left - copied
+        while left:
+            copied = files.copy(source, offset, left, self._descriptor, self._path)
+            if not copied:
+                raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {_RESTORE}")
+            offset, left = offset + copied, left - copied
         self.size += extent.length
         return moved
 
