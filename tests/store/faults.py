@@ -36,18 +36,15 @@ class Disk:
         self._numbers = itertools.count()
         self._live = {}  # path -> number of the file
         self._contents = {}  # number of a file -> bytes made durable
-        self._names = {}  # directory -> {name: number of the file, None for a directory}
-        self._names[root] = {}
+        self._names = {root: {}}  # directory -> {name: number of the file, None for a directory}
         for name in ("make_directory", "create", "write", "copy", "rename", "unlink", "link", "sync", "sync_directory"):
-            monkeypatch.setattr(files, name, getattr(self, name if name != "make_directory" else "made"))
-        self._real = dict.fromkeys((), monkeypatch)
+            monkeypatch.setattr(files, name, getattr(self, name))
 
     def _change(self):
-        """One more change; whether the crash happens in the middle of it."""
-        if self.crash_at is not None and self.changes >= self.crash_at:
-            self.changes += 1
-            raise Crash
+        """One more change, which does not happen when the machine is gone."""
         self.changes += 1
+        if self.crash_at is not None and self.changes > self.crash_at:
+            raise Crash
 
     # the changes -----------------------------------------------------------------------------------------------------
 
