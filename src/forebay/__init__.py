@@ -33,6 +33,7 @@ from forebay.errors import ForebayError
 from forebay.spark.explain import explain
 from forebay.spark.groupby import groupBy
 from forebay.spark.progress import Progress, progress
+from forebay.spark.state_source import register_state_source
 from forebay.spark.timewindows import count_window, custom_window, every, every_rows, global_window, session_window, window
 
 __version__ = "0.1.0"
@@ -68,6 +69,7 @@ __all__ = [
     "mode",
     "percentile",
     "progress",
+    "register_state_source",
     "session_window",
     "stddev",
     "stddev_pop",

@@ -1,4 +1,4 @@
-"""The command line: ``forebay nexmark ...``."""
+"""The command line: ``forebay nexmark ...`` and ``forebay state ...``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from forebay.errors import ForebayError, InvalidArgument
+from forebay.state_commands import state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="A semantic-aware state store for PySpark Structured Streaming.")
 nexmark = typer.Typer(no_args_is_help=True, help="Events of an online auction, and queries over them.")
 app.add_typer(nexmark, name="nexmark")
+app.add_typer(state, name="state")
 console = Console()
 
 Options = Annotated[
@@ -33,11 +35,6 @@ Options = Annotated[
     typer.Option("--option", "-o", help="An option of the source, such as avgBidByteSize=84. Repeat for more."),
 ]
 Events = Annotated[str, typer.Option(help="How many events, of all kinds: 20M, 500k, 1000.")]
-
-
-@app.callback()
-def forebay() -> None:
-    """Keeps typer from making the only group the program itself."""
 
 
 @nexmark.command()

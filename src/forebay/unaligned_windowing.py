@@ -77,11 +77,11 @@ class _UnalignedInstance:
         self._fired_until = fired_until
         self.counters = self._store.base.counters
 
-    def commit(self) -> Version | None:
+    def commit(self, batch: int | None = None) -> Version | None:
         base = self._store.base
         version = base.version
         if self.counters != base.counters or base.stale:
-            version = self._store.commit(self._fired_until, self.counters)
+            version = self._store.commit(self._fired_until, self.counters, batch)
         open_stores.keep(self._store)
         return version
 

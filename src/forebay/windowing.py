@@ -80,7 +80,7 @@ class Instance(Protocol):
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Results of every window that is due at ``watermark`` (microseconds). Exhaust the iterator."""
 
-    def commit(self) -> Version | None:
+    def commit(self, batch: int | None = None) -> Version | None:
         """Make the state after this micro-batch the next version; the same one when nothing has changed."""
 
     def close(self) -> None:
@@ -179,12 +179,12 @@ class WindowInstance:
             self._store.drop(slices[ends <= windows[-1] + self._windows.size].tolist())
         self._fired_until = max(self._fired_until, watermark)
 
-    def commit(self) -> Version | None:
+    def commit(self, batch: int | None = None) -> Version | None:
         """Make the state after this micro-batch the next version; the same one when nothing has changed."""
         base = self._store.base
         if self.counters == base.counters and not base.stale:
             return base.version
-        return self._store.commit(self._fired_until, self.counters)
+        return self._store.commit(self._fired_until, self.counters, batch)
 
     def close(self) -> None:
         """Let go of files, whether the batch was committed or not."""

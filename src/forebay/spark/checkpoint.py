@@ -32,8 +32,7 @@ from forebay.spark.places import Place, Root
 CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
 OUTPUT_MODE = PREFIX + "internal.outputMode"
-LAYOUT_ID = "[0-9a-f]{12}"
-MARK = re.compile(f"forebay_({LAYOUT_ID})")
+MARK = re.compile(f"forebay_({layouts.ID})")
 """An operator's output column is named so; thereby a query's plan tells which layouts it has."""
 
 
@@ -128,7 +127,7 @@ def _require_same_layouts(root: Root, plan: str, *, updating: bool) -> None:
     """`LayoutChanged` if the checkpoint has a layout that is not in the plan."""
     here = [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
     names = [layouts.layout_id(layout) for layout in here]
-    strangers = [name for name in root.safe.directories() if re.fullmatch(LAYOUT_ID, name) and name not in names]
+    strangers = [name for name in root.safe.directories() if layouts.is_id(name) and name not in names]
     if strangers and here:
         raise layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here))
 

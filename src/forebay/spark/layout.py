@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,13 @@ from forebay.store.filenames import Version
 
 Layout = dict[str, Any]
 """Window function, keys, aggregates, pattern and number of instances: all that must not change under a checkpoint."""
+
+ID = "[0-9a-f]{12}"
+
+
+def is_id(name: str) -> bool:
+    """Whether a directory's name is that of a layout."""
+    return re.fullmatch(ID, name) is not None
 
 
 def layout_id(layout: Layout) -> str:
@@ -47,6 +55,8 @@ class Location:
         written, instance, version = token.split("/")
         if written != layout_id(layout):
             raise changed(root, written, layout)
+        if not filenames.is_instance(instance):
+            raise CorruptState(f"Spark's state has the token {token!r}, which names no instance of {root.safe}")
         return cls(root, written, instance, Version.parse(version))
 
     @property

@@ -120,7 +120,7 @@ class WindowOperator(StatefulProcessor):
                 fired_until = max(fired_until, now * 1000)  # a wall clock may be set back
             for blob in blobs.write_all(instance.fire(fired_until)):
                 yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
-            version = instance.commit()
+            version = instance.commit(int(worker.local_property("streaming.sql.batchId") or 0))
         finally:
             instance.close()
         following = _following(self._plan, clock, now)

@@ -63,11 +63,10 @@ def progress(query: StreamingQuery) -> Progress:
             instances[vnode] = age, manifest
     current = [manifest for _, manifest in instances.values()]
     totals = sum((manifest.counters for manifest in current), Counters())
-    extents = [extent for manifest in current for extent in manifest.extents]
     return Progress(
         **{field.name: getattr(totals, field.name) for field in fields(Counters)},
-        state_rows=sum(extent.rows for extent in extents),
-        state_bytes=sum(extent.length for extent in extents),
+        state_rows=sum(manifest.rows for manifest in current),
+        state_bytes=sum(manifest.size for manifest in current),
     )
 
 

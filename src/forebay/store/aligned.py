@@ -103,7 +103,7 @@ class AlignedStore:
 
         Rows of one key are in one partition, in order of arrival within each slice.
         """
-        batches = [(start, batch) for start in slices for batch in self._rows(start)]
+        batches = [(start, batch) for start in slices for batch in self.rows(start)]
         partitions = -(-self.bytes_of(slices) // self.window_bytes) if self._keys else 1
         if partitions <= 1:
             yield from _together(batches)
@@ -135,14 +135,14 @@ class AlignedStore:
             self._buffered_bytes -= sum(batch.nbytes for batch in self._buffer.pop(start, ()))
         self._log.drop(slices)
 
-    def commit(self, fired_until: int | None, counters: Counters) -> Version:
+    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self._flush()
         for start in self._touched:
             self._log.combine(start, self._combine, self._combine_bytes)
         self._touched.clear()
         self.compact()
-        return self._log.commit(fired_until, counters)
+        return self._log.commit(fired_until, counters, batch)
 
     def compact(self) -> None:
         """Move live extents out of files that are mostly dead, if there are too many of those."""
@@ -165,7 +165,8 @@ class AlignedStore:
         """Let go of files without committing."""
         self._log.close()
 
-    def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
+    def rows(self, start: int) -> Iterator[pa.RecordBatch]:
+        """The rows of one slice, batch by batch, in order of arrival."""
         yield from self._log.read(start)
         yield from self._buffer.get(start, ())
 

@@ -157,7 +157,7 @@ class ExtentLog:
                 self._extents[group] = [moved.get(extent, extent) for extent in extents]
         return bool(moved)
 
-    def commit(self, fired_until: int | None, counters: Counters) -> Version:
+    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Make what the log holds now the next version, durable when this returns; the log goes on from there."""
         self._seal()
         live = {extent.segment for extent in self._live()}
@@ -174,6 +174,7 @@ class ExtentLog:
             stale=len({name for older in kept.values() for name in older.segments} - live),
             fired_until=fired_until,
             counters=counters,
+            batch=batch,
             segments={name: segment for name, segment in self._segments.items() if name in live},
             extents=tuple(extent for group in sorted(self._extents) for extent in self._extents[group]),
         )

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass
 
 _VERSION = re.compile(r"(\d{12})-([0-9a-f]{8})")
+_INSTANCE = re.compile(r"\d+-[0-9a-f]{8}")
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4,}\.arrow")
 
@@ -75,6 +76,10 @@ def version_of(name: str) -> Version | None:
 def new_instance(vnode: int) -> str:
     """A fresh directory name for the store instance of a virtual node."""
     return f"{vnode}-{secrets.token_hex(4)}"
+
+
+def is_instance(name: str) -> bool:
+    return _INSTANCE.fullmatch(name) is not None
 
 
 def vnode_of(instance: str) -> str:

@@ -20,6 +20,10 @@ from forebay.store.segment import Extent, Segment
 
 FORMAT = 3
 
+KIND_BITS = 56
+INDEXES = 1 << KIND_BITS
+"""Groups from this number on hold no rows of the user's but where such are to be found."""
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -46,7 +50,7 @@ class Manifest:
 
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, None in the empty store;
     ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they
-    name and this one does not: files that go when those versions do.
+    name and this one does not: files that go when those versions do; ``batch`` is the micro-batch that made it.
     """
 
     version: Version | None = None
@@ -56,6 +60,17 @@ class Manifest:
     counters: Counters = field(default_factory=Counters)
     segments: Mapping[str, Segment] = field(default_factory=dict)
     extents: tuple[Extent, ...] = ()
+    batch: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows, or partial aggregates, that the store holds."""
+        return sum(extent.rows for extent in self.extents if extent.group < INDEXES)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows and of what is stored to find them."""
+        return sum(extent.length for extent in self.extents)
 
 
 def write(directory: Path, manifest: Manifest) -> None:
@@ -112,6 +127,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "version": str(manifest.version),
         "history": [str(version) for version in manifest.history],
         "stale": manifest.stale,
+        "batch": manifest.batch,
         "fired_until": manifest.fired_until,
         "counters": asdict(manifest.counters),
         "segments": [asdict(segment) for segment in manifest.segments.values()],
@@ -130,6 +146,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         version=Version.parse(content["version"]),
         history=tuple(Version.parse(version) for version in content["history"]),
         stale=content["stale"],
+        batch=content["batch"],
         fired_until=content["fired_until"],
         counters=Counters(**content["counters"]),
         segments={segment.name: segment for segment in segments},

@@ -25,7 +25,7 @@ from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES
 from forebay.store.filenames import Version
 from forebay.store.kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
 from forebay.store.key_index import KeyIndex, Slots
-from forebay.store.manifest import Counters, Manifest
+from forebay.store.manifest import KIND_BITS, Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
@@ -37,7 +37,6 @@ SLOT = "slot"
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 _DATA, _PIECES, _INDEX = range(3)
-_KIND = 56
 _LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 64
 
 
@@ -88,7 +87,7 @@ class UnalignedStore:
         self.merge = merge
         self._log = ExtentLog(directory, version, self.options, archive)
         groups = self._log.groups.tolist()
-        self._extents = [group for group in groups if group >> _KIND == _DATA]
+        self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
         self._pieces: dict[int, Pieces] = {}
         self._live: dict[int, int] = {}
         self._schema: pa.Schema | None = None
@@ -191,13 +190,13 @@ class UnalignedStore:
             self._log.compact(self.options.max_space_amplification)
         self._live.clear()
 
-    def commit(self, fired_until: int | None = None, counters: Counters | None = None) -> Version:
+    def commit(self, fired_until: int | None = None, counters: Counters | None = None, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self.flush()
         self.compact()
         self._combine()
         self._write_index()
-        return self._log.commit(fired_until, counters or self.base.counters)
+        return self._log.commit(fired_until, counters or self.base.counters, batch)
 
     def snapshot(self, directory: Path) -> None:
         """Give the version committed last to another directory, by hard links where possible."""
@@ -239,7 +238,7 @@ class UnalignedStore:
     # private ---------------------------------------------------------------------------------------------------------
 
     def _groups(self, kind: int) -> list[int]:
-        return [group for group in self._log.groups.tolist() if group >> _KIND == kind]
+        return [group for group in self._log.groups.tolist() if group >> KIND_BITS == kind]
 
     def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
         """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
@@ -319,7 +318,7 @@ class UnalignedStore:
     def _pieces_of(self, number: int) -> Pieces:
         pieces = self._pieces.get(number)
         if pieces is None:
-            pieces = self._pieces[number] = Pieces.read(next(self._log.read(_PIECES << _KIND | number)))
+            pieces = self._pieces[number] = Pieces.read(next(self._log.read(_PIECES << KIND_BITS | number)))
         return pieces
 
     def _write(self, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
@@ -328,7 +327,7 @@ class UnalignedStore:
         for begin, end in itertools.pairwise(bounds):
             pieces = Pieces.of(slots[begin:end], self.index)
             self._log.append(number, batch.slice(begin, end - begin))
-            self._log.append(_PIECES << _KIND | number, pieces.as_batch())
+            self._log.append(_PIECES << KIND_BITS | number, pieces.as_batch())
             self._pieces[number] = pieces
             self._extents.append(number)
             number += 1
@@ -342,7 +341,7 @@ class UnalignedStore:
             if len(rows):
                 parts.append((self._extent(number).take(pa.array(rows)), slots))
         for number in numbers:
-            self._log.drop([number, _PIECES << _KIND | number])
+            self._log.drop([number, _PIECES << KIND_BITS | number])
             self._extents.remove(number)
             self._pieces.pop(number)
             self._live.pop(number, None)
@@ -375,7 +374,7 @@ class UnalignedStore:
         if everything:
             self._log.drop(groups)
             groups.clear()
-        number = (groups[-1] if groups else _INDEX << _KIND) + 1
+        number = (groups[-1] if groups else _INDEX << KIND_BITS) + 1
         for batch in self.index.changes(everything=everything):
             self._log.append(number, batch)
 

@@ -1,0 +1,225 @@
+"""State at rest: what a state directory holds, as tables, and whether all of it is whole. Nothing is ever written there.
+
+Behind ``forebay state`` and ``spark.read.format("forebay-state")``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.errors import CorruptState, ForebayError, InvalidArgument
+from forebay.spark import layout as layouts
+from forebay.spark.layout import Layout
+from forebay.spark.places import DIRECTORY, Root, local_path
+from forebay.store import filenames
+from forebay.store import manifest as manifests
+from forebay.store.aligned import AlignedStore
+from forebay.store.archive import archive_at
+from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
+from forebay.store.unaligned import SLOT, UnalignedStore
+
+_READ_BYTES = 32 << 20
+"""Rows are read about so many bytes at a time."""
+
+
+@dataclass(frozen=True)
+class InstanceState:
+    """The state of one virtual node of an operator.
+
+    Attributes
+    ----------
+    root : Root
+        Its directory and archive.
+    name : str
+        The name of its directory, which begins with the virtual node.
+    operator : OperatorState
+        What it is an instance of.
+    versions : dict of Version to float
+        The versions that are there, oldest first, and the time at which each was written, in seconds.
+    """
+
+    root: Root
+    name: str
+    operator: OperatorState
+    versions: dict[Version, float]
+
+    @property
+    def vnode(self) -> int:
+        return int(filenames.vnode_of(self.name))
+
+    def manifest(self, version: Version) -> Manifest:
+        name = filenames.manifest(version)
+        return manifests.parse(self.root.safe.read(name), Path(self.name, name))
+
+    def at(self, batch: int | None = None) -> Manifest | None:
+        """The newest version, or the one that a micro-batch left, if that is still there."""
+        for version in reversed(self.versions):
+            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+                manifest = self.manifest(version)
+                if batch is None or (manifest.batch is not None and manifest.batch <= batch):
+                    return manifest
+        return None
+
+    def tables(self, version: Version) -> Iterator[pl.DataFrame]:
+        """The rows of a version with ``vnode`` and the bounds of their windows, ``start`` and ``end``, some at a time.
+
+        Aligned windows share rows by slice: ``start`` is that of the slice, and there is no ``end``.
+        """
+        aligned = self.operator.aligned
+        for rows in self._aligned(version) if aligned else self._unaligned(version):
+            bounds = [pl.lit(self.vnode, pl.Int32).alias("vnode"), pl.col("start"), pl.col("end")]
+            yield rows.select(*bounds, pl.exclude("start", "end"))
+
+    def unaligned(self, version: Version) -> UnalignedStore:
+        """The store of a version, to read from."""
+        return UnalignedStore(self.root.directory, version, archive=self.root.archive)
+
+    def _aligned(self, version: Version) -> Iterator[pl.DataFrame]:
+        store = AlignedStore(self.root.directory, version, [], archive=self.root.archive)
+        instant = pl.Datetime("us", "UTC")
+        for start in store.slices.tolist():
+            for batch in store.rows(start):
+                yield pl.DataFrame(batch).with_columns(start=pl.lit(start).cast(instant), end=pl.lit(None, instant))
+
+    def _unaligned(self, version: Version) -> Iterator[pl.DataFrame]:
+        store = self.unaligned(version)
+        live = store.index.live()
+        parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
+        for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
+            rows = store.get(slots)
+            bounds = store.index.windows(rows[SLOT].to_numpy())
+            yield rows.drop(SLOT).with_columns(start=self._bound(bounds[:, 0]), end=self._bound(bounds[:, 1]))
+
+    def _bound(self, values: npt.NDArray[np.int64]) -> pl.Series:
+        series = pl.Series(np.ascontiguousarray(values))
+        return series.cast(pl.Datetime("us", "UTC")) if self.operator.in_event_time else series
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """The state of one operator of a query."""
+
+    root: Root
+    id: str
+    layout: Layout
+
+    @property
+    def aligned(self) -> bool:
+        """Whether all keys share its windows, and rows lie by slice."""
+        return str(self.layout["window"]).startswith("window(") and self.layout.get("outputMode") != "update"
+
+    @property
+    def in_event_time(self) -> bool:
+        """Whether its windows are bounded by instants, not by numbers of rows."""
+        return not str(self.layout["window"]).startswith(("count_window", "global_window"))
+
+    @cached_property
+    def instances(self) -> list[InstanceState]:
+        """The instances by virtual node. Of two for one node, which a failed first batch leaves, the one that went on."""
+        versions: dict[str, dict[Version, float]] = {}
+        for name, written in self.root.safe.names().items():
+            directory, _, file = name.partition("/")
+            version = filenames.version_of(file)
+            if version is not None:
+                versions.setdefault(directory, {})[version] = written
+        found: dict[int, InstanceState] = {}
+        for name, there in versions.items():
+            ordered = dict(sorted(there.items(), key=lambda item: (item[0].number, item[1])))
+            instance = InstanceState(self.root.within(name), name, self, ordered)
+            before = found.get(instance.vnode)
+            if before is None or max(before.versions.values()) < max(there.values()):
+                found[instance.vnode] = instance
+        return [found[vnode] for vnode in sorted(found)]
+
+    def rows(self, batch: int | None = None, vnode: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, with keys named as in the query, some at a time.
+
+        Parameters
+        ----------
+        batch : int, optional
+            The micro-batch after which state is shown; the newest unless given.
+        vnode : int, optional
+            The only virtual node to show.
+        """
+        for instance in self.instances:
+            if vnode not in (None, instance.vnode):
+                continue
+            manifest = instance.at(batch)
+            if manifest is None or manifest.version is None:
+                if batch is not None:
+                    raise InvalidArgument(
+                        f"virtual node {instance.vnode} has no version of micro-batch {batch} any more; "
+                        "spark.forebay.retainBatches says how many are kept"
+                    )
+                continue
+            for table in instance.tables(manifest.version):
+                arrow = table.rename(self._names(table.columns)).to_arrow(compat_level=pl.CompatLevel.oldest())
+                yield from arrow.combine_chunks().to_batches()
+
+    def _names(self, columns: list[str]) -> dict[str, str]:
+        """Keys are named as in the query; inputs and parts of aggregates have the names that they are stored under."""
+        named = {f"k{place}": key.rpartition(" ")[0] for place, key in enumerate(self.layout["keys"])}
+        return {name: text for name, text in named.items() if name in columns and text not in columns}
+
+
+@contextlib.contextmanager
+def opened(location: str) -> Iterator[list[OperatorState]]:
+    """The operators whose state is at a location.
+
+    Parameters
+    ----------
+    location : str
+        A checkpoint location, or the directory in it, or ``<stateDirectory>/<query id>``: a path or a URL.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no state.
+    """
+    mounted = local_path(str(Path(location).absolute()) if ":" not in location else location)
+    with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
+        root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
+        for candidate in (root.within(DIRECTORY), root):
+            ids = [name for name in candidate.safe.directories() if layouts.is_id(name)]
+            if ids:
+                yield [OperatorState(candidate.within(name), name, layouts.read(candidate, name)) for name in sorted(ids)]
+                return
+        raise InvalidArgument(f"{location} has no state of forebay; name the checkpoint location of a query")
+
+
+def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
+    """What is wrong with an operator's state, as the name of the instance and a message.
+
+    Every version that is kept is read whole: manifests, segments, checksums, and for unaligned windows that rows, pieces and
+    the key index agree.
+    """
+    for instance in operator.instances:
+        for version in instance.versions:
+            try:
+                rows, expected = sum(table.height for table in instance.tables(version)), _rows(instance, version)
+                if expected is not None and rows != expected:
+                    raise CorruptState(f"version {version} has {rows} rows where {expected} are expected")
+            except (ForebayError, FileNotFoundError) as error:
+                yield instance.name, str(error)
+
+
+def _rows(instance: InstanceState, version: Version) -> int | None:
+    """How many rows a version says it has; None where merging leaves fewer than were written."""
+    if instance.operator.aligned:
+        return instance.manifest(version).rows
+    if instance.operator.layout["pattern"] == "RMW":
+        return None
+    columns = instance.unaligned(version).index.columns
+    open_ = columns.generation & 1 == 1
+    return int(columns.stored[open_].sum(dtype=np.int64))

@@ -1,0 +1,118 @@
+"""State at rest as a data source of Spark: ``spark.read.format("forebay-state")``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from forebay.errors import InvalidArgument
+from forebay.spark.conf import require_forebay_in_workers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from forebay.inspection import OperatorState
+
+
+def register_state_source(spark: SparkSession) -> None:
+    """Make ``format("forebay-state")`` known to a session: the state of a query, running or not, which is left as it is.
+
+    A row is one that the state holds: an input row, or a partial aggregate. Columns are ``vnode``, the bounds of the window
+    (``start`` of the slice and no ``end`` where all keys share windows; row numbers for count windows), the keys, and what
+    is stored of the aggregates' inputs. Its options are
+
+    * ``path``: the checkpoint location, or the query's directory under ``spark.forebay.stateDirectory``,
+    * ``batchId``: the micro-batch after which state is shown, the newest unless set (``spark.forebay.retainBatches``),
+    * ``operator``: which operator of the query, as ``forebay state list`` names them, if there are several.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import forebay as fb
+    >>> fb.register_state_source(spark)
+    >>> checkpoint = tempfile.mkdtemp()
+    >>> rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
+    >>> ticks = rates.option("advanceMillisPerBatch", 1000).load().withWatermark("timestamp", "1 minute")
+    >>> counts = fb.groupBy(ticks, fb.window("timestamp", "1 hour"), (ticks.value % 2).alias("odd")).agg(fb.count("*"))
+    >>> query = counts.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    >>> while not query.lastProgress:
+    ...     _ = query.awaitTermination(0.1)
+    >>> query.stop()
+    >>> state = spark.read.format("forebay-state").option("batchId", 0).load(checkpoint)
+    >>> state.orderBy("odd").select("odd", "rows").show()
+    +---+----+
+    |odd|rows|
+    +---+----+
+    |  0|   5|
+    |  1|   5|
+    +---+----+
+    <BLANKLINE>
+    """
+    require_forebay_in_workers(spark)
+    spark.dataSource.register(StateSource)
+
+
+class StateSource(DataSource):
+    """See `register_state_source`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "forebay-state"
+
+    def schema(self) -> StructType:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from forebay.inspection import opened
+
+        with opened(_path(self.options)) as operators:
+            first = next(_chosen(operators, self.options).rows(_batch(self.options)), None)
+        if first is None:
+            raise InvalidArgument(f"the state at {_path(self.options)} has no rows, so its columns are not known")
+        return from_arrow_schema(first.schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StateReader(dict(self.options))
+
+
+class StateReader(DataSourceReader):
+    """Reads the virtual nodes of an operator, each in a task of its own."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        from forebay.inspection import opened
+
+        with opened(_path(self._options)) as operators:
+            return [InputPartition(instance.vnode) for instance in _chosen(operators, self._options).instances]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from forebay.inspection import opened
+
+        with opened(_path(self._options)) as operators:
+            operator = _chosen(operators, self._options)
+            yield from operator.rows(_batch(self._options), vnode=partition.value)
+
+
+def _path(options: Mapping[str, str]) -> str:
+    if "path" not in options:
+        raise InvalidArgument('forebay-state needs a path: .option("path", the checkpoint location of the query)')
+    return options["path"]
+
+
+def _batch(options: Mapping[str, str]) -> int | None:
+    text = next((value for name, value in options.items() if name.lower() == "batchid"), None)
+    if text is not None and not text.isdigit():
+        raise InvalidArgument(f"batchId is {text!r}; it must be the number of a micro-batch")
+    return int(text) if text is not None else None
+
+
+def _chosen(operators: list[OperatorState], options: Mapping[str, str]) -> OperatorState:
+    found = [operator for operator in operators if options.get("operator") in (None, operator.id)]
+    if len(found) != 1:
+        raise InvalidArgument(f'set .option("operator", ...) to one of {", ".join(operator.id for operator in operators)}')
+    return found[0]

@@ -1,0 +1,162 @@
+"""Workers, executors and drivers killed at random moments: the output is that of a run that nobody disturbed."""
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+JOB = Path(__file__).with_name("job_to_kill.py")
+START = 1_704_067_200_000_000
+FILES, ROWS = 8, 2000
+CLUSTER = "local-cluster[2,1,1024]"
+VICTIMS = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
+PATIENCE = 240
+"""Seconds until a job that does not end is taken for stuck."""
+
+QUICK = [("AAR", "driver", 0), ("sessions", "executor", 1), ("AUR", "worker", 2)]
+MANY = [
+    (kind, victim, seed)
+    for seed in range(100, 105)
+    for kind in ("AAR", "AUR", "RMW", "sessions")
+    for victim in ("driver", "executor", "worker")
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Rows of 60 s of event time, out of order by less than the watermark allows."""
+    numbers = np.random.default_rng(5)
+    directory = tmp_path_factory.mktemp("kills")
+    for file in range(FILES):
+        times = (
+            START
+            + file * 8_000_000
+            + np.sort(numbers.integers(0, 8_000_000, ROWS))
+            + numbers.integers(-400_000, 400_000, ROWS)
+        )
+        columns = {"key": numbers.integers(0, 50, ROWS), "x": numbers.integers(0, 1000, ROWS)}
+        table = pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC")), **columns})
+        pq.write_table(table, directory / f"{file:03}.parquet")
+        os.utime(directory / f"{file:03}.parquet", (file, file))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spark, source, tmp_path_factory):
+    """The output of each kind of query when nothing happens to it."""
+    known = {}
+
+    def output(kind):
+        if kind not in known:
+            directory = prepared(source, tmp_path_factory.mktemp(kind))
+            with job(kind, "local[2]", directory) as process:
+                assert process.wait(PATIENCE) == 0
+            known[kind] = rows(spark, directory)
+        return known[kind]
+
+    return output
+
+
+def prepared(source, directory):
+    shutil.copytree(source, directory / "source")
+    return directory
+
+
+@contextlib.contextmanager
+def job(kind, master, directory):
+    """A running job. All of its processes are gone at the end."""
+    with (directory / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, JOB, kind, master, directory], stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        for pid in members(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def members(session, what=""):
+    """Processes of a session whose command line has a word in it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(path.name)) == session and what in (path / "cmdline").read_text():
+                found.append(int(path.name))
+    return found
+
+
+def rows(spark, directory):
+    """What the sink has."""
+    window = "session_window" if "session_window" in (out := spark.read.parquet(f"{directory}/out")).columns else "window"
+    return sorted(map(tuple, out.select(f"{window}.start", f"{window}.end", "key", "value").collect()))
+
+
+def rows_in(spark, source, starts):
+    """Windows of the input and how many rows each has, by key."""
+    counted = spark.read.parquet(str(source)).groupBy(F.window("ts", "10 seconds"), "key").count()
+    found = counted.select("window.start", "window.end", "key", "count").collect()
+    return [row for row in found if row[0] in starts]
+
+
+def kill_some(process, victim, pick):
+    """Wait for a random moment after the first micro-batch has begun, and kill a random victim."""
+    time.sleep(pick.uniform(0, 4))
+    if process.poll() is None:
+        there = (
+            [process.pid] if victim == "driver" else members(process.pid, {"worker": WORKER, "executor": EXECUTOR}[victim])
+        )
+        if there:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pick.choice(there), signal.SIGKILL)
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("kind", "victim", "seed"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in MANY)]
+)
+def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, victim, seed):
+    expected, pick = undisturbed(kind), random.Random(seed)
+    directory = prepared(source, tmp_path / "job")
+    master = "local[2,4]" if victim != "executor" else CLUSTER
+    kills, deadline = 0, time.monotonic() + PATIENCE
+    while not (directory / "done").exists():
+        assert time.monotonic() < deadline, (directory / "log").read_text()[-3000:]
+        with job(kind, master, directory) as process:
+            while process.poll() is None and not (directory / "checkpoint" / "offsets" / "0").exists():
+                time.sleep(0.1)
+            while kills < 3 and process.poll() is None:
+                kills += kill_some(process, victim, pick)
+                if victim == "driver":
+                    break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+    assert kills
+    assert rows(spark, directory) == expected
+
+
+@pytest.mark.parametrize(("kind", "master"), [("failing", "local[2,4]"), ("slow", CLUSTER)])
+@pytest.mark.slow
+def test_tasks_that_are_tried_twice(spark, source, undisturbed, tmp_path, kind, master):
+    """A task fails and is retried; a task is slow and another attempt overtakes it while it still runs."""
+    directory = prepared(source, tmp_path / "job")
+    with job(kind, master, directory) as process:
+        assert process.wait(PATIENCE) == 0
+    found = rows(spark, directory)
+    assert [row[:3] for row in found] == [row[:3] for row in undisturbed("AAR")]
+    windows = {row[0] for row in found}
+    assert sum(row[3] for row in found) == sum(row[3] for row in rows_in(spark, source, windows))

@@ -1,0 +1,110 @@
+"""State looked at from outside: the command line and the data source."""
+
+import csv
+
+import polars as pl
+import pytest
+from pyspark.sql import functions as F
+from streams import generate
+from test_recovery import WINDOW, counts, run
+from typer.testing import CliRunner
+
+import forebay as fb
+from forebay.cli import app
+from forebay.errors import InvalidArgument
+from forebay.inspection import opened, verify
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("stream"), keys=8, rows=150)
+
+
+@pytest.fixture(scope="module", params=["AAR", "RMW", "AUR"])
+def checkpoint(request, stream, tmp_path_factory):
+    """A query that has seen all its input and has windows open."""
+    path = tmp_path_factory.mktemp(request.param) / "ck"
+    df = stream.streaming("1 hour")
+    if request.param == "AUR":
+        query = fb.groupBy(df, fb.session_window("ts", "2 minutes"), "key").agg(fb.median("x"))
+    else:
+        query = counts(df, WINDOW, ["key"], fb.median("x") if request.param == "AAR" else fb.sum("x"))
+    return path, run(query, path)
+
+
+def shell(*arguments, status=0):
+    result = CliRunner().invoke(app, ["state", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_everything_in_state_is_read(spark, stream, checkpoint, tmp_path):
+    """As many rows as the query has taken, for no window has fired; and the same ones from the command line."""
+    path, query = checkpoint
+    fb.register_state_source(spark)
+    state = spark.read.format("forebay-state").load(str(path))
+    assert state.columns[:4] == ["vnode", "start", "end", "key"]
+    progress = fb.progress(query)
+    assert state.count() == progress.state_rows > 0
+    keys = {row.key for row in state.select("key").distinct().collect()}
+    assert keys == {row.key for row in stream.static.where("ts is not null").select("key").distinct().collect()}
+    if "rows" in state.columns:
+        assert state.agg(F.sum("rows")).first()[0] == progress.rows_in
+    else:
+        assert state.count() == progress.rows_in
+    for suffix in ("csv", "parquet"):
+        assert f"{progress.state_rows:,} rows" in shell("read", path, "--out", tmp_path / f"state.{suffix}")
+    assert pl.read_parquet(tmp_path / "state.parquet").height == progress.state_rows
+    with (tmp_path / "state.csv").open() as file:
+        assert sum(1 for _ in csv.reader(file)) == progress.state_rows + 1
+
+
+def test_the_command_line_says_what_there_is(checkpoint):
+    path, _ = checkpoint
+    listed = shell("list", path)
+    assert "keys key " in listed
+    assert any(word in listed for word in ("window(ts, 30 s", "session_window(ts, 120 s"))
+    assert any(word in shell("show", path) for word in ("2024-01-01 00:0", "open windows"))
+    assert "vnode" in shell("read", path, "--rows", 3)
+    assert "4 virtual nodes" in shell("verify", path)
+
+
+def test_a_micro_batch_that_is_kept_and_one_that_is_not(spark, checkpoint):
+    path, query = checkpoint
+    fb.register_state_source(spark)
+    last = max(batch["batchId"] for batch in query.recentProgress if batch["numInputRows"])
+    source = spark.read.format("forebay-state")
+    whole = source.option("batchId", last).load(str(path)).count()
+    assert source.option("batchId", last - 1).load(str(path)).count() < whole
+    with opened(str(path)) as operators, pytest.raises(InvalidArgument, match="no version of micro-batch 0 any more"):
+        list(operators[0].rows(0))
+
+
+def test_damage_is_found(checkpoint):
+    path, _ = checkpoint
+    with opened(str(path)) as operators:
+        assert list(verify(operators[0])) == []
+    for kind in ("manifest", "arrow"):
+        damaged = max(path.rglob(f"forebay/*/*/*.{kind}"))
+        whole = damaged.read_bytes()
+        middle = len(whole) // 2
+        damaged.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        assert damaged.name in shell("verify", path, status=1).replace("\n", "")
+        damaged.write_bytes(whole)
+    shell("verify", path)
+
+
+def test_a_place_without_state(tmp_path):
+    with pytest.raises(InvalidArgument, match="has no state of forebay"), opened(str(tmp_path)):
+        pass
+
+
+def test_the_wall_clock_and_row_numbers(stream, tmp_path):
+    """Windows that are not of event time have row numbers for bounds."""
+    df = fb.groupBy(stream.streaming("1 hour"), fb.count_window(1000), "key").agg(fb.collect_list("x"))
+    run(df, tmp_path / "ck")
+    with opened(str(tmp_path / "ck")) as operators:
+        (operator,) = operators
+        rows = pl.concat([pl.DataFrame(batch) for batch in operator.rows()])
+    assert rows["end"].max() > 10
+    assert rows["start"].max() == 0
