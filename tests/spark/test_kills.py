@@ -116,9 +116,7 @@ def kill_some(process, victim, pick):
     """Wait for a random moment after the first micro-batch has begun, and kill a random victim."""
     time.sleep(pick.uniform(0, 4))
     if process.poll() is None:
-        there = (
-            [process.pid] if victim == "driver" else members(process.pid, {"worker": WORKER, "executor": EXECUTOR}[victim])
-        )
+        there = [process.pid] if victim == "driver" else members(process.pid, VICTIMS[victim])
         if there:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pick.choice(there), signal.SIGKILL)
