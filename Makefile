@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo bench bench-quick bench-store test test-all lint format lock clean
+.PHONY: help demo bench bench-quick bench-store soak test test-all lint format lock clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern 
 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
+
+soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
+	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)
 
 test: $(VENV)/ready  ## the test suite, a few minutes
 	$(BIN)/python -m pytest -m "not slow"

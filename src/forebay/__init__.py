@@ -32,6 +32,7 @@ from forebay.aggregates.functions import (
 from forebay.errors import ForebayError
 from forebay.spark.explain import explain
 from forebay.spark.groupby import groupBy
+from forebay.spark.metrics import MetricsListener, recent_metrics
 from forebay.spark.progress import Progress, progress
 from forebay.spark.state_source import register_state_source
 from forebay.spark.timewindows import count_window, custom_window, every, every_rows, global_window, session_window, window
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ForebayError",
+    "MetricsListener",
     "Progress",
     "all_max_by",
     "apply",
@@ -69,6 +71,7 @@ __all__ = [
     "mode",
     "percentile",
     "progress",
+    "recent_metrics",
     "register_state_source",
     "session_window",
     "stddev",

@@ -22,6 +22,7 @@ from forebay.store.aligned import LOAD_FACTOR, SLICE
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.key_index import Slots
+from forebay.store.metrics import Metrics
 from forebay.store.unaligned import SLOT
 from forebay.windowing import (
     NEVER,
@@ -84,6 +85,10 @@ class _UnalignedInstance:
             version = self._store.commit(self._fired_until, self.counters, batch)
         open_stores.keep(self._store)
         return version
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._store.metrics
 
     def close(self) -> None:
         self._store.close()

@@ -24,6 +24,7 @@ from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
+from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.rmw import open_rmw
 from forebay.windows import AlignedWindows, Times, Windows
@@ -82,6 +83,10 @@ class Instance(Protocol):
 
     def commit(self, batch: int | None = None) -> Version | None:
         """Make the state after this micro-batch the next version; the same one when nothing has changed."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
 
     def close(self) -> None:
         """Let go of files, whether the batch was committed or not."""
@@ -185,6 +190,11 @@ class WindowInstance:
         if self.counters == base.counters and not base.stale:
             return base.version
         return self._store.commit(self._fired_until, self.counters, batch)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
+        return self._store.metrics
 
     def close(self) -> None:
         """Let go of files, whether the batch was committed or not."""

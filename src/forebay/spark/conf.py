@@ -47,6 +47,8 @@ class Conf:
         ``spark.forebay.readBatchRatio``: the share of open windows that is read ahead of time.
     max_space_amplification : float
         ``spark.forebay.maxSpaceAmplification``: bytes on disk over live bytes above which state is compacted.
+    prometheus_port : int or None
+        ``spark.forebay.prometheusPort``: where the driver shows its metrics to Prometheus.
     """
 
     memory_mb: int = 256
@@ -56,6 +58,7 @@ class Conf:
     write_buffer_mb: int | None = None
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
+    prometheus_port: int | None = None
 
     @classmethod
     def of(cls, session: SparkSession) -> Conf:
@@ -72,6 +75,7 @@ class Conf:
             write_buffer_mb=_integer(session, "writeBufferMB", 0, 0) or None,
             read_batch_ratio=_number(session, "readBatchRatio", cls.read_batch_ratio),
             max_space_amplification=_number(session, "maxSpaceAmplification", cls.max_space_amplification),
+            prometheus_port=_integer(session, "prometheusPort", 0, 0) or None,
         )
 
     @property

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
-from forebay.spark import blobs, checkpoint, worker
+from forebay.spark import blobs, checkpoint, metrics, worker
 from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
@@ -118,7 +118,11 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
     chained = bool(checkpoint.MARK.search(df._jdf.queryExecution().logical().toString()))
     output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.place, chained))
-    operator = WindowOperator(plan, bound.layout, conf.place, output)
+    if conf.prometheus_port is not None:
+        from forebay.spark import prometheus
+
+        prometheus.serve(conf.prometheus_port)
+    operator = WindowOperator(plan, bound.layout, conf.place, output, metrics.reporter(df.sparkSession))
     packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""

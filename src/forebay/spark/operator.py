@@ -7,7 +7,9 @@ commits tokens exactly once, and the store's files follow them: a batch always s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -16,6 +18,7 @@ from forebay.spark import worker
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark import Accumulator
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
     from forebay.spark.places import Place
@@ -60,9 +63,12 @@ class WindowOperator(StatefulProcessor):
         Where state lives.
     output : str
         The name of the column of blobs that it emits.
+    reporter : pyspark.Accumulator
+        Gets the metrics of every task.
     """
 
-    def __init__(self, plan: bytes, layout: dict[str, Any], place: Place, output: str) -> None:
+    def __init__(self, plan: bytes, layout: dict[str, Any], place: Place, output: str, reporter: Accumulator[Any]) -> None:
+        self._reporter = reporter
         self._pickled = plan
         self._output = output
         self._layout = layout
@@ -84,11 +90,15 @@ class WindowOperator(StatefulProcessor):
     def close(self) -> None:
         pass
 
+    def _report(self, batch: int, operator: str, metrics: dict[str, float]) -> None:
+        self._reporter.add({(str(worker.local_property("sql.streaming.queryId")), batch, operator): metrics})
+
     def _run(self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues) -> Iterator[pd.DataFrame]:
         import pandas as pd
 
         from forebay.spark import blobs, checkpoint
         from forebay.spark.layout import Location
+        from forebay.spark.metrics import measured
 
         if self._plan is None:
             self._plan = worker.loads(self._pickled)
@@ -108,19 +118,25 @@ class WindowOperator(StatefulProcessor):
             archive=home.archive,
             updating=updating,
         )
-        clock = clock_of(self._plan)
+        clock, batch_id = clock_of(self._plan), int(worker.local_property("streaming.sql.batchId") or 0)
         now = _now(clock, timer_values)
+        counters, metrics = instance.counters, replace(instance.metrics)
+        times = [perf_counter()]
         try:
             for frame in rows:
                 for blob in frame[PAYLOAD].dropna():
                     batches, partial = blobs.read(blob)
                     for batch in batches:
                         instance.ingest(batch, partial=partial)
+            times.append(perf_counter())
             if now is not None:
                 fired_until = max(fired_until, now * 1000)  # a wall clock may be set back
             for blob in blobs.write_all(instance.fire(fired_until)):
                 yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
-            version = instance.commit(int(worker.local_property("streaming.sql.batchId") or 0))
+            times.append(perf_counter())
+            version = instance.commit(batch_id)
+            times.append(perf_counter())
+            self._report(batch_id, location.layout, measured(instance.counters, counters, instance.metrics, metrics, times))
         finally:
             instance.close()
         following = _following(self._plan, clock, now)

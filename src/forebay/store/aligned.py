@@ -156,7 +156,7 @@ class AlignedStore:
     def metrics(self) -> Metrics:
         """What the store has done since it was opened."""
         counts = self._counts
-        counts.zero_copy_bytes, counts.disk_bytes = self._log.zero_copy_bytes, self._log.disk_bytes
+        self._log.count_into(counts)
         counts.live_bytes = self._log.bytes_of(self._log.groups.tolist())
         counts.memory_bytes = self._buffered_bytes
         return counts

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
+from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.segment import Extent, SegmentReader, SegmentWriter
 
@@ -73,7 +75,8 @@ class ExtentLog:
         self._next = Version.after(base.version)
         self._sequence = itertools.count()
         self._failed = False
-        self.zero_copy_bytes = 0
+        self.zero_copy_bytes = self.uploaded_bytes = 0
+        self.upload_seconds = 0.0
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:
@@ -201,6 +204,11 @@ class ExtentLog:
             files.link(self._directory / name, directory / name)
         manifests.write(directory, replace(self.base, history=(), stale=0))
 
+    def count_into(self, metrics: Metrics) -> None:
+        """Bring the counts of a store up to date with what the log has done."""
+        metrics.zero_copy_bytes, metrics.disk_bytes = self.zero_copy_bytes, self.disk_bytes
+        metrics.uploaded_bytes, metrics.upload_seconds = self.uploaded_bytes, self.upload_seconds
+
     def close(self) -> None:
         """Let go of files; what was not committed is left for a later `commit` to collect."""
         for writer in self._writers.values():
@@ -289,9 +297,12 @@ class ExtentLog:
         for name in missing:
             if name in self.base.segments:
                 self._reader(name)
+        began, described = time.perf_counter(), filenames.manifest(manifest.version)
         self._archive.upload(self._directory, missing)
-        self._archive.upload(self._directory, [filenames.manifest(manifest.version)])
+        self._archive.upload(self._directory, [described])
         self._archived = set(manifest.segments)
+        self.upload_seconds += time.perf_counter() - began
+        self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
 
     def _collect(self, kept: dict[Version, Manifest]) -> None:
         """Unlink what no kept version names.

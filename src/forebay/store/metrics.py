@@ -28,6 +28,8 @@ class Metrics:
         Size of the files of the newest version, and of the rows in them that are still needed.
     memory_bytes : int
         Buffers and key index.
+    uploaded_bytes, upload_seconds : int, float
+        What was brought to where versions are safe, if not in the directory, and how long that took.
     """
 
     writes: int = 0
@@ -44,6 +46,8 @@ class Metrics:
     disk_bytes: int = 0
     live_bytes: int = 0
     memory_bytes: int = 0
+    uploaded_bytes: int = 0
+    upload_seconds: float = 0.0
 
     @property
     def hit_ratio(self) -> float:

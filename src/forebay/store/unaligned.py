@@ -230,8 +230,8 @@ class UnalignedStore:
     def metrics(self) -> Metrics:
         """What the store has done since it was opened."""
         counts = self._counts
-        counts.zero_copy_bytes = self._log.zero_copy_bytes
-        counts.disk_bytes, counts.live_bytes = self._log.disk_bytes, self.live_bytes
+        self._log.count_into(counts)
+        counts.live_bytes = self.live_bytes
         counts.memory_bytes = self.memory_bytes
         return counts
 

@@ -1,0 +1,230 @@
+"""What operators did in each micro-batch, told to the driver by a Spark accumulator.
+
+An accumulator counts every attempt at a task that ends well, so that a retried micro-batch counts twice here. Totals that
+count every row once are in the state: `forebay.progress`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pyspark import Accumulator, AccumulatorParam
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from forebay.store.manifest import Counters
+    from forebay.store.metrics import Metrics
+
+Key = tuple[str, int, str]
+"""Query, micro-batch and operator (its layout)."""
+
+KEPT_BATCHES = 100
+"""Micro-batches whose metrics are kept, of each operator; older ones are added up."""
+
+EARLIER = -1
+"""The number of the micro-batch that stands for all older ones."""
+
+UNITS = {
+    "rowsIn": "rows that reached the operator",
+    "rowsLate": "rows dropped because all their windows had fired",
+    "rowsPartlyLate": "rows that missed some of their sliding windows",
+    "windowsFired": "windows that fired, in each store instance",
+    "rowsOut": "result rows",
+    "rowsRead": "rows that the stores handed out",
+    "prefetchHits": "windows on disk that were in memory when they were read",
+    "prefetchMisses": "windows on disk that were not",
+    "prefetchedRows": "rows read ahead of time",
+    "prefetchedRowsUnused": "rows read ahead of time and evicted without being read",
+    "evictedWindows": "windows that were evicted from the prefetch buffer",
+    "indexScans": "scans of the index on disk",
+    "compactions": "times that dead rows were cleared out",
+    "ingestTimeMs": "milliseconds of all tasks for decoding and placing rows",
+    "fireTimeMs": "milliseconds of all tasks for windows that fired, sending results included",
+    "commitTimeMs": "milliseconds of all tasks for commits, uploads included",
+    "uploadTimeMs": "milliseconds of all tasks for bringing files to where they are safe",
+    "uploadedBytes": "bytes that were brought there",
+}
+"""What is added up over micro-batches."""
+
+SIZES = {
+    "stateBytes": "bytes of the stores' files",
+    "stateLiveBytes": "bytes of these that are still needed",
+    "memoryBytes": "bytes of buffers and key indexes in memory",
+}
+"""What is as it is after a micro-batch."""
+
+
+class _Sums(AccumulatorParam[dict[Key, dict[str, float]]]):
+    def zero(self, value: dict[Key, dict[str, float]]) -> dict[Key, dict[str, float]]:
+        return {}
+
+    def addInPlace(
+        self, value1: dict[Key, dict[str, float]], value2: dict[Key, dict[str, float]]
+    ) -> dict[Key, dict[str, float]]:
+        for key, metrics in value2.items():
+            _add(value1.setdefault(key, {}), metrics)
+        return value1
+
+
+_accumulators: dict[SparkContext, Accumulator[dict[Key, dict[str, float]]]] = {}
+_lock = threading.Lock()
+
+
+def reporter(session: SparkSession) -> Accumulator[dict[Key, dict[str, float]]]:
+    """What operators of a session's context report to."""
+    context = session.sparkContext
+    if context not in _accumulators:
+        _accumulators.clear()  # there is one context at a time
+        _accumulators[context] = context.accumulator({}, _Sums())
+    return _accumulators[context]
+
+
+def measured(
+    counters: Counters, before: Counters, store: Metrics, store_before: Metrics, times: list[float]
+) -> dict[str, float]:
+    """Metrics of a task's work on one store instance: what has changed, and sizes.
+
+    ``times`` are when it began, and when rows were taken, windows had fired and the version was committed, in seconds.
+    """
+    ingest, fire, commit = (1000 * (end - begin) for begin, end in itertools.pairwise(times))
+    done = {name: value - getattr(before, name) for name, value in asdict(counters).items()}
+    work = {name: value - getattr(store_before, name) for name, value in asdict(store).items()}
+    return {
+        "rowsIn": done["rows_in"],
+        "rowsLate": done["rows_late"],
+        "rowsPartlyLate": done["rows_partly_late"],
+        "windowsFired": done["windows_fired"],
+        "rowsOut": done["rows_out"],
+        "rowsRead": work["reads"],
+        "prefetchHits": work["hits"],
+        "prefetchMisses": work["misses"],
+        "prefetchedRows": work["prefetched_rows"],
+        "prefetchedRowsUnused": work["unused_rows"],
+        "evictedWindows": work["evictions"],
+        "indexScans": work["index_scans"],
+        "compactions": work["compactions"],
+        "uploadTimeMs": 1000 * work["upload_seconds"],
+        "uploadedBytes": work["uploaded_bytes"],
+        "ingestTimeMs": ingest,
+        "fireTimeMs": fire,
+        "commitTimeMs": commit,
+        "stateBytes": store.disk_bytes,
+        "stateLiveBytes": store.live_bytes,
+        "memoryBytes": store.memory_bytes,
+    }
+
+
+def recent_metrics(query: StreamingQuery) -> list[dict[str, Any]]:
+    """What the forebay operators of a query did in its newest micro-batches, oldest first, beside its ``recentProgress``.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query started in this session.
+
+    Returns
+    -------
+    list of dict
+        ``batchId`` and ``operators``: a dict for each operator with its ``operator`` (as ``forebay state list`` names it),
+        ``rowsIn``, ``rowsLate``, ``windowsFired``, ``prefetchHits``, ``commitTimeMs``, ``stateBytes`` and more: see
+        docs/operations.md. Up to 100 micro-batches. Attempts that were repeated count twice; `progress` has exact totals.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import forebay as fb
+    >>> rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
+    >>> ticks = rates.option("advanceMillisPerBatch", 1000).load().withWatermark("timestamp", "1 minute")
+    >>> counts = fb.groupBy(ticks, fb.window("timestamp", "1 hour"), "value").agg(fb.count("*"))
+    >>> query = counts.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp()).start()
+    >>> while not query.lastProgress:
+    ...     _ = query.awaitTermination(0.1)
+    >>> query.stop()
+    >>> first = fb.recent_metrics(query)[0]
+    >>> first["batchId"], first["operators"][0]["rowsIn"]
+    (0, 10)
+    """
+    return _batches(str(query.id))
+
+
+class MetricsListener(StreamingQueryListener):
+    """Calls a function with what the forebay operators of a query did, after each of its micro-batches.
+
+    Parameters
+    ----------
+    receive : callable
+        It gets the query's id and a dict as `recent_metrics` has them.
+
+    Examples
+    --------
+    >>> listener = MetricsListener(lambda query, metrics: print(query, metrics["operators"]))
+    >>> spark.streams.addListener(listener)
+    >>> spark.streams.removeListener(listener)
+    """
+
+    def __init__(self, receive: Callable[[str, dict[str, Any]], None]) -> None:
+        self._receive = receive
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        for metrics in _batches(str(event.progress.id)):
+            if metrics["batchId"] == event.progress.batchId:
+                self._receive(str(event.progress.id), metrics)
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+
+def totals() -> dict[tuple[str, str], dict[str, float]]:
+    """Metrics of all micro-batches added up, and the sizes of the newest, by query and operator."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for (query, batch, operator), metrics in sorted(_kept().items()):
+        total = found.setdefault((query, operator), {})
+        _add(total, {name: value for name, value in metrics.items() if name in UNITS})
+        if batch != EARLIER:
+            total.update({name: value for name, value in metrics.items() if name in SIZES})
+    return found
+
+
+def _batches(query: str) -> list[dict[str, Any]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for (of, batch, operator), metrics in sorted(_kept().items()):
+        if of == query and batch != EARLIER:
+            found.setdefault(batch, []).append({"operator": operator, **metrics})
+    return [{"batchId": batch, "operators": operators} for batch, operators in found.items()]
+
+
+def _kept() -> dict[Key, dict[str, float]]:
+    """All metrics, with those of old micro-batches added up."""
+    with _lock:
+        for accumulator in _accumulators.values():
+            value = accumulator.value
+            batches: dict[tuple[str, str], list[int]] = {}
+            for query, batch, operator in list(value):
+                batches.setdefault((query, operator), []).append(batch)
+            for (query, operator), numbers in batches.items():
+                for batch in _oldest(numbers):
+                    _add(value.setdefault((query, EARLIER, operator), {}), value.pop((query, batch, operator)))
+            return dict(value)
+    return {}
+
+
+def _oldest(batches: Iterable[int]) -> list[int]:
+    return sorted(batch for batch in batches if batch != EARLIER)[:-KEPT_BATCHES]
+
+
+def _add(into: dict[str, float], metrics: dict[str, float]) -> None:
+    for name, value in metrics.items():
+        into[name] = into.get(name, 0) + value
