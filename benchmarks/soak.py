@@ -1,10 +1,10 @@
 """A query that runs for long and is killed again and again: its output is right, and it does not grow.
 
-    python tests/soak/soak.py [--minutes 30] [--seed 0]
+    python benchmarks/soak.py [--minutes 30] [--seed 0]
 
 Bids of the NEXMark generator come at a steady rate. After random times the whole query is killed, or one of its Python
-workers, and it goes on. At the end the output must equal that of Spark's own windows over the same bids as a batch, and in the
-last third of the time the state's files and each process's memory, open files and mapped regions must be about what they
+workers, and it goes on. At the end the output must equal that of Spark's own windows over the same bids as a batch, and in
+the last third of the time the state's files and each process's memory, open files and mapped regions must be about what they
 were in the second third.
 """
 
