@@ -135,7 +135,7 @@ def report(query: str, measured: Measured, results: DataFrame, sample: int) -> N
     if sample:
         shown = Table(*results.columns)
         for row in results.limit(sample).collect():
-            shown.add_row(*(str(value.asDict() if hasattr(value, "asDict") else value) for value in row))
+            shown.add_row(*(" to ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in row))
         console.print(shown)
 
 

@@ -57,6 +57,7 @@ def main(kind, master, directory):
         "spark.driver.memory": "1g",
         "spark.executor.memory": "1g",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.speculation": str(kind == "slow").lower(),
         "spark.speculation.interval": "100ms",
         "spark.speculation.quantile": "0.4",

@@ -1,0 +1,83 @@
+"""Metrics by micro-batch and operator: for Python, for a listener, for Prometheus."""
+
+import socket
+import urllib.request
+
+import pytest
+from streams import generate
+from test_recovery import WINDOW, counts, run
+
+import forebay as fb
+from forebay.errors import UnsupportedConfiguration
+from forebay.spark import metrics, prometheus
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("stream"), keys=8, rows=150)
+
+
+@pytest.fixture(scope="module")
+def query(spark, stream, tmp_path_factory):
+    """A query that has ended, with what a listener was told of it."""
+    told = []
+    listener = fb.MetricsListener(lambda query, batch: told.append((query, batch)))
+    spark.streams.addListener(listener)
+    sessions = fb.groupBy(stream.streaming("1 second"), fb.session_window("ts", "5 seconds"), "key").agg(fb.median("x"))
+    ended = run(sessions, tmp_path_factory.mktemp("metrics") / "ck")
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(10_000)
+    spark.streams.removeListener(listener)
+    return ended, told
+
+
+def test_they_add_up_to_the_totals_in_the_state(query):
+    ended, _ = query
+    batches = fb.recent_metrics(ended)
+    assert [batch["batchId"] for batch in batches] == sorted({report["batchId"] for report in ended.recentProgress})
+    operators = [operator for batch in batches for operator in batch["operators"]]
+    assert len(operators) == len(batches)
+    totals = fb.progress(ended)
+    assert sum(operator["rowsIn"] for operator in operators) == totals.rows_in > 0
+    assert sum(operator["windowsFired"] for operator in operators) == totals.windows_fired > 0
+    assert sum(operator["rowsOut"] for operator in operators) == totals.rows_out > 0
+    assert sum(operator["rowsLate"] for operator in operators) == totals.rows_late
+    assert all(operator["commitTimeMs"] > 0 for operator in operators)
+    assert max(operator["memoryBytes"] for operator in operators) > 0
+    assert set(operators[0]) == {"operator", *metrics.UNITS, *metrics.SIZES}
+
+
+def test_a_listener_is_told_after_each_micro_batch(query):
+    ended, told = query
+    mine = [batch for query_id, batch in told if query_id == str(ended.id)]
+    assert mine == fb.recent_metrics(ended)
+
+
+def test_old_micro_batches_are_added_up(query, monkeypatch):
+    ended, _ = query
+    before = metrics.totals()
+    count = len(fb.recent_metrics(ended))
+    monkeypatch.setattr(metrics, "KEPT_BATCHES", 2)
+    assert count > 2
+    assert len(fb.recent_metrics(ended)) == 2
+    assert {key: values["rowsIn"] for key, values in metrics.totals().items()} == {
+        key: values["rowsIn"] for key, values in before.items()
+    }
+
+
+def test_prometheus_is_shown_them(spark, stream, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spark.conf.set("spark.forebay.prometheusPort", str(port))
+    try:
+        ended = run(counts(stream.streaming("1 second"), WINDOW, ["key"], fb.sum("x")), tmp_path / "ck")
+    finally:
+        spark.conf.unset("spark.forebay.prometheusPort")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    (rows,) = [line for line in lines if line.startswith("forebay_rows_in_total{") and str(ended.id) in line]
+    assert float(rows.rpartition(" ")[2]) == fb.progress(ended).rows_in
+    assert any(line.startswith("forebay_state_bytes{") for line in lines)
+    prometheus._served.discard(port)
+    with pytest.raises(UnsupportedConfiguration, match=f"prometheusPort is {port}"):
+        prometheus.serve(port)
