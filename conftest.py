@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+import pyarrow.fs as pafs
 import pytest
 from pyspark.sql import SparkSession
 
@@ -41,8 +42,10 @@ def s3() -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    options = f"scheme=http&region=eu-west-1&allow_bucket_creation=true&endpoint_override={host}:{port}"
-    yield f"s3://id:secret@states/{{}}?{options}"
+    endpoint = f"scheme=http&region=eu-west-1&endpoint_override={host}:{port}"
+    maker, _ = pafs.FileSystem.from_uri(f"s3://id:secret@states?{endpoint}&allow_bucket_creation=true")
+    maker.create_dir("states")
+    yield f"s3://id:secret@states/{{}}?{endpoint}"
     server.stop()
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import forebay as fb
 from forebay import nexmark
@@ -89,10 +91,16 @@ def run(directory: Path, events: int) -> None:
     query = writer.trigger(processingTime=f"{BATCH_SECONDS} seconds").start(str(directory / "out"))
     while not query.awaitTermination(1):
         progress = query.lastProgress
-        if progress and progress.batchId * BATCH_SECONDS * RATE > events and not progress.numInputRows:
+        if progress and taken(progress) >= events:
             query.stop()
             (directory / "done").touch()
             return
+
+
+def taken(progress: StreamingQueryProgress) -> int:
+    """Events that the query has had."""
+    offset = progress.sources[0].endOffset
+    return int(json.loads(offset)["number"]) if offset else 0
 
 
 def members(session_id: int) -> list[int]:
@@ -107,14 +115,15 @@ def members(session_id: int) -> list[int]:
 
 def sizes(pids: list[int], directory: Path) -> dict[str, int]:
     """The largest process by each measure, and the number of files of the state."""
-    found = {"files": sum(1 for _ in (directory / "checkpoint" / "forebay").rglob("*.*"))}
+    files = list((directory / "checkpoint" / "forebay").rglob("*.*"))
+    found = {"files": len(files), "kB of files": sum(size_of(path) for path in files) // 1024}
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             process = Path(f"/proc/{pid}")
             kind = "jvm" if "java" in (process / "comm").read_text() else "python"
-            memory = next(line for line in (process / "status").read_text().splitlines() if line.startswith("RssAnon"))
+            memory = [line for line in (process / "status").read_text().splitlines() if line.startswith("RssAnon")]
             measures = {
-                "MB": int(memory.split()[1]) // 1024,
+                "MB": int(memory[0].split()[1]) // 1024,  # one that has ended has none
                 "open files": sum(1 for _ in (process / "fd").iterdir()),
                 "mapped regions": (process / "maps").read_text().count("\n"),
             }
@@ -123,18 +132,24 @@ def sizes(pids: list[int], directory: Path) -> dict[str, int]:
     return found
 
 
-def disturb(process: subprocess.Popen[bytes], pick: random.Random) -> str:
-    """Kill all of a query or one of its Python workers."""
+def size_of(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def disturb(process: subprocess.Popen[bytes], pick: random.Random, *, all_of_it: bool) -> str:
+    """Kill a query, or one of its Python workers."""
     pids = members(process.pid)
     workers = [pid for pid in pids if b"pyspark.daemon" in read(pid)]
-    if workers and pick.random() < 0.5:
-        victims, what = [pick.choice(workers)], "a worker"
-    else:
-        victims, what = pids, "all"
-    for pid in victims:
+    kill(pids if all_of_it or not workers else [pick.choice(workers)])
+    return "all" if all_of_it else "a worker"
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return what
 
 
 def read(pid: int) -> bytes:
@@ -144,8 +159,9 @@ def read(pid: int) -> bytes:
 
 
 def soak(minutes: float, seed: int) -> None:
+    """All is killed in the first third of the time, only workers later: processes must live long to show that they grow."""
     pick = random.Random(seed)
-    events = int(minutes * 60 * RATE)
+    events, began = int(minutes * 60 * RATE), time.monotonic()
     samples: list[dict[str, int]] = []
     with tempfile.TemporaryDirectory(prefix="forebay-soak-") as name:
         directory = Path(name)
@@ -153,15 +169,19 @@ def soak(minutes: float, seed: int) -> None:
             command = [sys.executable, __file__, "--query", name, "--events", str(events)]
             with (directory / "log").open("ab") as log:
                 process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-            until = time.monotonic() + pick.uniform(60, 180)
+            until, killed = time.monotonic() + pick.uniform(30, 90), False
             while process.poll() is None:
                 time.sleep(5)
                 samples.append(sizes(members(process.pid), directory))
-                if time.monotonic() > until and not (directory / "done").exists():
-                    print(f"{len(samples) * 5:5} s  {samples[-1]}  killing {disturb(process, pick)}", flush=True)
-                    until = time.monotonic() + pick.uniform(60, 180)
-            for pid in members(process.pid):
-                os.kill(pid, signal.SIGKILL)
+                now = time.monotonic()
+                if now > until and not (directory / "done").exists():
+                    killed = now - began < minutes * 20
+                    print(f"{now - began:5.0f} s  {samples[-1]}", flush=True)
+                    print(f"         killing {disturb(process, pick, all_of_it=killed)}", flush=True)
+                    until = now + pick.uniform(30, 90)
+            kill(members(process.pid))
+            if not killed and not (directory / "done").exists():
+                raise SystemExit(f"the query failed:\n{(directory / 'log').read_text()[-5000:]}")
         require_right(directory, events)
         require_flat(samples)
 
@@ -184,7 +204,7 @@ def require_flat(samples: list[dict[str, int]]) -> None:
     """Nothing is much larger in the last third than in the second."""
     third = len(samples) // 3
     grown = []
-    for name in samples[-1]:
+    for name in sorted({name for sample in samples for name in sample}):
         second, last = (max(sample.get(name, 0) for sample in part) for part in (samples[third:-third], samples[-third:]))
         print(f"{name:24} {second:8,} in the second third, {last:8,} in the last", flush=True)
         if last > SLACK * second + 10:

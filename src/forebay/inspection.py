@@ -6,6 +6,7 @@ Behind ``forebay state`` and ``spark.read.format("forebay-state")``.
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ from forebay.store.archive import archive_at
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
 from forebay.store.unaligned import SLOT, UnalignedStore
+
+_TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
+"""The type after the text of a key."""
 
 _READ_BYTES = 32 << 20
 """Rows are read about so many bytes at a time."""
@@ -63,12 +67,23 @@ class InstanceState:
         return manifests.parse(self.root.safe.read(name), Path(self.name, name))
 
     def at(self, batch: int | None = None) -> Manifest | None:
-        """The newest version, or the one that a micro-batch left, if that is still there."""
+        """The newest version, or the one that a micro-batch left; None if there was no state yet.
+
+        Raises
+        ------
+        InvalidArgument
+            If that version is not kept any more.
+        """
         for version in reversed(self.versions):
             with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
                 manifest = self.manifest(version)
                 if batch is None or (manifest.batch is not None and manifest.batch <= batch):
                     return manifest
+        if batch is not None and next(iter(self.versions)).number > 1:
+            raise InvalidArgument(
+                f"virtual node {self.vnode} has no version of micro-batch {batch} any more; "
+                "spark.forebay.retainBatches says how many are kept"
+            )
         return None
 
     def tables(self, version: Version) -> Iterator[pl.DataFrame]:
@@ -142,35 +157,33 @@ class OperatorState:
                 found[instance.vnode] = instance
         return [found[vnode] for vnode in sorted(found)]
 
-    def rows(self, batch: int | None = None, vnode: int | None = None) -> Iterator[pa.RecordBatch]:
-        """All rows, with keys named as in the query, some at a time.
+    def chosen(self, batch: int | None = None) -> list[tuple[InstanceState, Version]]:
+        """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""
+        manifests_ = [(instance, instance.at(batch)) for instance in self.instances]
+        return [(instance, found.version) for instance, found in manifests_ if found and found.version]
 
-        Parameters
-        ----------
-        batch : int, optional
-            The micro-batch after which state is shown; the newest unless given.
-        vnode : int, optional
-            The only virtual node to show.
-        """
-        for instance in self.instances:
-            if vnode not in (None, instance.vnode):
-                continue
-            manifest = instance.at(batch)
-            if manifest is None or manifest.version is None:
-                if batch is not None:
-                    raise InvalidArgument(
-                        f"virtual node {instance.vnode} has no version of micro-batch {batch} any more; "
-                        "spark.forebay.retainBatches says how many are kept"
-                    )
-                continue
-            for table in instance.tables(manifest.version):
+    def rows(self, instance: InstanceState, version: Version) -> Iterator[pa.RecordBatch]:
+        """All rows of a version of an instance, with keys named as in the query, some at a time."""
+        try:
+            for table in instance.tables(version):
                 arrow = table.rename(self._names(table.columns)).to_arrow(compat_level=pl.CompatLevel.oldest())
                 yield from arrow.combine_chunks().to_batches()
+        except ForebayError:
+            if filenames.manifest(version) in instance.root.safe.names():
+                raise
+            raise InvalidArgument(
+                f"version {version} of virtual node {instance.vnode} was collected while it was read. Stop the query, or "
+                "keep more versions with spark.forebay.retainBatches."
+            ) from None
 
     def _names(self, columns: list[str]) -> dict[str, str]:
         """Keys are named as in the query; inputs and parts of aggregates have the names that they are stored under."""
-        named = {f"k{place}": key.rpartition(" ")[0] for place, key in enumerate(self.layout["keys"])}
-        return {name: text for name, text in named.items() if name in columns and text not in columns}
+        named: dict[str, str] = {}
+        for place, key in enumerate(self.layout["keys"]):
+            name, text = f"k{place}", _TYPE.sub("", key)
+            if name in columns and text not in {*columns, *named.values()}:
+                named[name] = text
+        return named
 
 
 @contextlib.contextmanager
@@ -191,7 +204,7 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
     with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
         root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
         for candidate in (root.within(DIRECTORY), root):
-            ids = [name for name in candidate.safe.directories() if layouts.is_id(name)]
+            ids = [name for name in candidate.safe.directories() if filenames.is_layout(name)]
             if ids:
                 yield [OperatorState(candidate.within(name), name, layouts.read(candidate, name)) for name in sorted(ids)]
                 return
@@ -211,7 +224,8 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
                 if expected is not None and rows != expected:
                     raise CorruptState(f"version {version} has {rows} rows where {expected} are expected")
             except (ForebayError, FileNotFoundError) as error:
-                yield instance.name, str(error)
+                if filenames.manifest(version) in instance.root.safe.names():  # not collected since it was listed
+                    yield instance.name, str(error)
 
 
 def _rows(instance: InstanceState, version: Version) -> int | None:

@@ -79,7 +79,8 @@ def read(
     from forebay.inspection import opened
 
     with opened(location) as operators:
-        batches = _chosen(operators, operator).rows(batch)
+        chosen = _chosen(operators, operator)
+        batches = (some for instance, version in chosen.chosen(batch) for some in chosen.rows(instance, version))
         if out is not None:
             console.print(f"{_written(batches, out):,} rows in {escape(str(out))}")
             return
@@ -151,6 +152,7 @@ def _window_facts(instance: InstanceState, batch: int | None) -> list[str]:
 
 def _written(batches: Iterable[Any], out: Path) -> int:
     """Write record batches to a file; how many rows there were."""
+    import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 
@@ -159,8 +161,11 @@ def _written(batches: Iterable[Any], out: Path) -> int:
         raise InvalidArgument(f"{out} must end with {' or '.join(writers)}")
     rows, writer = 0, None
     for batch in batches:
-        writer = writer or writers[out.suffix](out, batch.schema)
-        writer.write_batch(batch)
+        try:
+            writer = writer or writers[out.suffix](out, batch.schema)
+            writer.write_batch(batch)
+        except pa.ArrowInvalid as error:
+            raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
         rows += batch.num_rows
     if writer is None:
         raise InvalidArgument("there are no rows to write")

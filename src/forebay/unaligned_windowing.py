@@ -148,6 +148,7 @@ class SessionInstance(_UnalignedInstance):
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
         super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
@@ -157,8 +158,13 @@ class SessionInstance(_UnalignedInstance):
             batch = batch.filter(pa.array(~late))
         if batch.num_rows:
             self._waiting.append(batch)
-        if sum(waiting.nbytes for waiting in self._waiting) > self._plan.options.write_buffer_bytes:
+            self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes > self._plan.options.write_buffer_bytes // 2:
             self._place()
+
+    def commit(self, batch: int | None = None) -> Version | None:
+        self._place()
+        return super().commit(batch)
 
     def _place(self) -> None:
         """Place the rows that wait, all at once, so that those of one session are combined before they are stored."""
@@ -166,6 +172,7 @@ class SessionInstance(_UnalignedInstance):
             return
         batch = pa.concat_batches(self._waiting)
         self._waiting.clear()
+        self._waiting_bytes = 0
         high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
         ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
         windows, index = self._plan.windows, self._store.index

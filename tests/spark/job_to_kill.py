@@ -18,22 +18,26 @@ import forebay as fb
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def first_attempt():
-    """Whether the running task is the first attempt of the first partition, from the third micro-batch on."""
+def attempt():
+    """Which attempt at a task of the first partition this is, from the third micro-batch on; None in other tasks."""
     context = TaskContext.get()
     late = int(context.getLocalProperty("streaming.sql.batchId")) >= 3
-    return late and context.partitionId() == 0 and context.attemptNumber() == 0
+    return context.attemptNumber() if late and context.partitionId() == 0 else None
 
 
 def slow(key, rows: pl.DataFrame) -> pl.DataFrame:
-    if first_attempt():
+    if attempt() == 0:
         time.sleep(0.2)
+    elif attempt():
+        Path(MARK).touch()
     return rows.select(value=pl.len().cast(pl.Int64))
 
 
 def failing(key, rows: pl.DataFrame) -> pl.DataFrame:
-    if first_attempt():
+    if attempt() == 0:
         raise OSError("on purpose")
+    if attempt():
+        Path(MARK).touch()
     return rows.select(value=pl.len().cast(pl.Int64))
 
 
@@ -47,7 +51,13 @@ KINDS = {
 }
 
 
+MARK = ""
+"""A file that says that some task was tried again."""
+
+
 def main(kind, master, directory):
+    global MARK
+    MARK = f"{directory}/tried again"
     cloudpickle.register_pickle_by_value(sys.modules["__main__"])
     builder = SparkSession.builder.master(master)
     for name, value in {

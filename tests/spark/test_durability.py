@@ -1,6 +1,7 @@
 """State that is safe elsewhere than where stores work: the working directory may go at any time."""
 
 import contextlib
+import os
 import shutil
 
 import pytest
@@ -9,6 +10,7 @@ from streams import assert_same, generate, oracle
 from test_recovery import WINDOW, counts, failure, push_watermark, run
 
 import forebay as fb
+from forebay.spark import places
 
 AGGREGATES = [fb.count("*").alias("n"), fb.median("x")]
 
@@ -71,3 +73,16 @@ def test_local_state_is_lost_with_its_node_and_says_so(spark, stream, tmp_path):
         push_watermark(stream, 2)
         shutil.rmtree(tmp_path / "node")
         assert "VersionNotFound" in failure(query, tmp_path / "ck")
+
+
+def test_what_was_not_used_for_a_day_is_removed_from_the_node(tmp_path):
+    query = "0123abcd-0123-4567-89ab-0123456789ab-0123abcd"
+    names = (f"{query}/0123456789ab/0-0123abcd", f"{query}/0123456789ab/1-0123abcd", "a/b/c")
+    old, young, stranger = (tmp_path / "work" / name for name in names)
+    for path in (old, young, stranger):
+        path.mkdir(parents=True)
+        (path / "file").touch()
+    for path in (old, stranger):
+        os.utime(path, (0, 0))
+    places._sweep(tmp_path / "work")
+    assert [path.exists() for path in (old, young, stranger)] == [False, True, True]

@@ -114,7 +114,7 @@ def rows_in(spark, source, starts):
 
 def kill_some(process, victim, pick):
     """Wait for a random moment after the first micro-batch has begun, and kill a random victim."""
-    time.sleep(pick.uniform(0, 4))
+    time.sleep(pick.uniform(0, 2))
     if process.poll() is None:
         there = [process.pid] if victim == "driver" else members(process.pid, VICTIMS[victim])
         if there:
@@ -154,6 +154,7 @@ def test_tasks_that_are_tried_twice(spark, source, undisturbed, tmp_path, kind, 
     directory = prepared(source, tmp_path / "job")
     with job(kind, master, directory) as process:
         assert process.wait(PATIENCE) == 0
+    assert (directory / "tried again").exists()
     found = rows(spark, directory)
     assert [row[:3] for row in found] == [row[:3] for row in undisturbed("AAR")]
     windows = {row[0] for row in found}

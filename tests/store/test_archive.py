@@ -59,14 +59,15 @@ def test_a_store_is_rebuilt_where_nothing_is_left_of_it(tmp_path, archive):
     assert numbers_in(lists(tmp_path / "here", first, archive)) == [1, 2]
 
 
-def test_a_commit_sends_only_what_is_new(tmp_path, archive):
+def test_a_commit_sends_only_what_is_new(tmp_path, archive, monkeypatch):
     store = lists(tmp_path / "here", None, archive, retain_versions=20)
-    sent = []
+    sent, upload = [], archive.upload
+    monkeypatch.setattr(archive, "upload", lambda directory, names: (sent.append(list(names)), upload(directory, names)))
     for number in range(5):
-        before = set(archive.names())
         commit(store, number)
-        sent.append(sorted(name.rpartition(".")[2] for name in set(archive.names()) - before))
-    assert sent == [["arrow", "manifest"]] * 5
+    kinds = [[name.rpartition(".")[2] for name in names] for names in sent]
+    assert kinds == [["arrow"], ["manifest"]] * 5
+    assert store.metrics.uploaded_bytes == sum(path.stat().st_size for path in (tmp_path / "here").iterdir())
 
 
 def test_segments_come_when_they_are_read(tmp_path, archive):
@@ -115,10 +116,16 @@ def test_what_is_damaged_everywhere_is_an_error(tmp_path, archive):
         lists(tmp_path / "here", version, archive)
 
 
-def test_a_base_that_was_never_archived_goes_along(tmp_path, archive):
-    version = commit(lists(tmp_path / "here", None, None), 1, 2)
-    version = commit(lists(tmp_path / "here", version, archive), 3)
-    assert numbers_in(lists(tmp_path / "there", version, archive)) == [1, 2, 3]
+def test_an_attempt_that_was_overtaken_ends(tmp_path, archive):
+    """Another attempt at the same node has gone on, and collected the version that this one began from."""
+    base = commit(lists(tmp_path / "here", None, archive), 1)
+    slow = lists(tmp_path / "here", base, archive)
+    other = lists(tmp_path / "here", base, archive)
+    for number in range(2, 5):
+        newest = commit(other, number)
+    with pytest.raises(StateDirectoryError, match="was collected while this attempt was working"):
+        commit(slow, 2)
+    assert numbers_in(lists(tmp_path / "here", newest, archive)) == [1, 2, 3, 4]
 
 
 def test_the_archive_is_rid_of_old_versions_and_keeps_what_retained_ones_name(tmp_path, archive):

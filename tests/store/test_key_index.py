@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from forebay.store import kernels
 from forebay.store.key_index import KeyIndex
 
 
@@ -29,9 +30,10 @@ class Model:
 
 
 def identities(keys):
-    """Two keys in three share all the bits that the directory has of them."""
+    """Two keys in three share all the bits that the directory has of them, and lie around its end; some are negative."""
     keys = np.asarray(keys, np.int64)
-    return keys, np.where(keys % 3 == 0, keys, 7) | keys << 40
+    low = np.where(keys % 3 == 0, keys, kernels.TAG) | keys << 40
+    return keys, np.where(keys % 2 == 0, low, low | np.int64(-(2**63)))
 
 
 def found(index):

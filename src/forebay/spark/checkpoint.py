@@ -24,15 +24,16 @@ from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
 from forebay.patterns import Choice
 from forebay.spark import layout as layouts
-from forebay.spark import worker
+from forebay.spark import metrics, worker
 from forebay.spark.conf import PREFIX
 from forebay.spark.layout import Layout
 from forebay.spark.places import Place, Root
+from forebay.store import filenames
 
 CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
 OUTPUT_MODE = PREFIX + "internal.outputMode"
-MARK = re.compile(f"forebay_({layouts.ID})")
+MARK = re.compile(f"forebay_({filenames.LAYOUT_ID})")
 """An operator's output column is named so; thereby a query's plan tells which layouts it has."""
 
 
@@ -127,7 +128,7 @@ def _require_same_layouts(root: Root, plan: str, *, updating: bool) -> None:
     """`LayoutChanged` if the checkpoint has a layout that is not in the plan."""
     here = [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
     names = [layouts.layout_id(layout) for layout in here]
-    strangers = [name for name in root.safe.directories() if layouts.is_id(name) and name not in names]
+    strangers = [name for name in root.safe.directories() if filenames.is_layout(name) and name not in names]
     if strangers and here:
         raise layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here))
 
@@ -161,7 +162,7 @@ class _Starts(StreamingQueryListener):
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
 
     def onQueryProgress(self, event: Any) -> None:
-        pass
+        metrics.fold()
 
     def onQueryIdle(self, event: Any) -> None:
         pass

@@ -68,8 +68,8 @@ class Conf:
             instances_per_partition=_integer(session, "instancesPerPartition", cls.instances_per_partition, 1),
             retain_batches=_integer(session, "retainBatches", cls.retain_batches, 2),
             place=Place(
-                state_directory=_directory(session, "stateDirectory", remote=True),
-                local_directory=_directory(session, "localDirectory"),
+                state_directory=_state_directory(session),
+                local_directory=_local_directory(session),
                 durability=cast(Durability, _choice(session, "durability", "checkpoint", "local")),
             ),
             write_buffer_mb=_integer(session, "writeBufferMB", 0, 0) or None,
@@ -149,15 +149,29 @@ def _choice(session: SparkSession, name: str, *choices: str) -> str:
     return value
 
 
-def _directory(session: SparkSession, name: str, *, remote: bool = False) -> str | None:
-    """A directory that can be written, or a URL if it may be ``remote``."""
+def _local_directory(session: SparkSession) -> str | None:
+    """A directory of the executors' nodes, of which nothing is known here."""
+    text = session.conf.get(PREFIX + "localDirectory", None) or None
+    if text is not None and not text.startswith("/"):
+        raise UnsupportedConfiguration(f"{PREFIX}localDirectory is {text!r}; it must be an absolute path")
+    if text is None and session.conf.get(PREFIX + "durability", None) == "local":
+        raise UnsupportedConfiguration(
+            f"{PREFIX}durability is 'local', which keeps state in {PREFIX}localDirectory alone. Set that to a directory of "
+            "each node."
+        )
+    return text
+
+
+def _state_directory(session: SparkSession) -> str | None:
+    """A URL, or a directory that can be written."""
+    name = "stateDirectory"
     text = session.conf.get(PREFIX + name, None)
     if not text:
         return None
     path = local_path(text)
     if path is None:
-        if not remote or not re.match(r"[a-z][a-z0-9+.-]*:", text):
-            raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be an absolute path")
+        if not re.match(r"[a-z][a-z0-9+.-]*:", text):
+            raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be an absolute path or a URL")
         archive_at(text)
         return text
     try:

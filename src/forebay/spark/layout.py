@@ -17,12 +17,7 @@ from forebay.store.filenames import Version
 Layout = dict[str, Any]
 """Window function, keys, aggregates, pattern and number of instances: all that must not change under a checkpoint."""
 
-ID = "[0-9a-f]{12}"
-
-
-def is_id(name: str) -> bool:
-    """Whether a directory's name is that of a layout."""
-    return re.fullmatch(ID, name) is not None
+_TOKEN = re.compile(f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})")
 
 
 def layout_id(layout: Layout) -> str:
@@ -52,12 +47,12 @@ class Location:
     @classmethod
     def parse(cls, root: Root, token: str, layout: Layout) -> Location:
         """The place that a token names; `LayoutChanged` when another layout wrote it."""
-        written, instance, version = token.split("/")
-        if written != layout_id(layout):
-            raise changed(root, written, layout)
-        if not filenames.is_instance(instance):
-            raise CorruptState(f"Spark's state has the token {token!r}, which names no instance of {root.safe}")
-        return cls(root, written, instance, Version.parse(version))
+        match = _TOKEN.fullmatch(token)
+        if match is None or not filenames.is_instance(match["instance"]):
+            raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
+        if match["layout"] != layout_id(layout):
+            raise changed(root, match["layout"], layout)
+        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
 
     @property
     def home(self) -> Root:

@@ -1,7 +1,7 @@
 """What operators did in each micro-batch, told to the driver by a Spark accumulator.
 
-An accumulator counts every attempt at a task that ends well, so that a retried micro-batch counts twice here. Totals that
-count every row once are in the state: `forebay.progress`.
+Of several attempts at a task the last one that ended well counts. Totals since the query first ran are in the state:
+`forebay.progress`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from forebay.store.manifest import Counters
     from forebay.store.metrics import Metrics
 
-Key = tuple[str, int, str]
-"""Query, micro-batch and operator (its layout)."""
+Key = tuple[str, int, str, int]
+"""Query, micro-batch, operator (its layout) and virtual node."""
 
 KEPT_BATCHES = 100
 """Micro-batches whose metrics are kept, of each operator; older ones are added up."""
@@ -61,29 +61,32 @@ SIZES = {
 """What is as it is after a micro-batch."""
 
 
-class _Sums(AccumulatorParam[dict[Key, dict[str, float]]]):
+_lock = threading.RLock()
+
+
+class _Latest(AccumulatorParam[dict[Key, dict[str, float]]]):
     def zero(self, value: dict[Key, dict[str, float]]) -> dict[Key, dict[str, float]]:
         return {}
 
     def addInPlace(
         self, value1: dict[Key, dict[str, float]], value2: dict[Key, dict[str, float]]
     ) -> dict[Key, dict[str, float]]:
-        for key, metrics in value2.items():
-            _add(value1.setdefault(key, {}), metrics)
-        return value1
+        with _lock:
+            value1.update(value2)
+            return value1
 
 
 _accumulators: dict[SparkContext, Accumulator[dict[Key, dict[str, float]]]] = {}
-_lock = threading.Lock()
 
 
 def reporter(session: SparkSession) -> Accumulator[dict[Key, dict[str, float]]]:
     """What operators of a session's context report to."""
     context = session.sparkContext
-    if context not in _accumulators:
-        _accumulators.clear()  # there is one context at a time
-        _accumulators[context] = context.accumulator({}, _Sums())
-    return _accumulators[context]
+    with _lock:
+        if context not in _accumulators:
+            _accumulators.clear()  # there is one context at a time
+            _accumulators[context] = context.accumulator({}, _Latest())
+        return _accumulators[context]
 
 
 def measured(
@@ -134,7 +137,7 @@ def recent_metrics(query: StreamingQuery) -> list[dict[str, Any]]:
     list of dict
         ``batchId`` and ``operators``: a dict for each operator with its ``operator`` (as ``forebay state list`` names it),
         ``rowsIn``, ``rowsLate``, ``windowsFired``, ``prefetchHits``, ``commitTimeMs``, ``stateBytes`` and more: see
-        docs/operations.md. Up to 100 micro-batches. Attempts that were repeated count twice; `progress` has exact totals.
+        docs/operations.md. Up to 100 micro-batches of this run; `progress` has totals since the query first ran.
 
     Examples
     --------
@@ -188,43 +191,52 @@ class MetricsListener(StreamingQueryListener):
 
 
 def totals() -> dict[tuple[str, str], dict[str, float]]:
-    """Metrics of all micro-batches added up, and the sizes of the newest, by query and operator."""
+    """Metrics of all micro-batches added up, and the sizes after the newest, by query and operator."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    for (query, batch, operator), metrics in sorted(_kept().items()):
-        total = found.setdefault((query, operator), {})
-        _add(total, {name: value for name, value in metrics.items() if name in UNITS})
-        if batch != EARLIER:
-            total.update({name: value for name, value in metrics.items() if name in SIZES})
+    newest: dict[tuple[str, str], int] = {}
+    for (query, batch, operator, _), metrics in _kept().items():
+        total = found.setdefault((query, operator), dict.fromkeys(SIZES, 0))
+        _add(total, metrics, UNITS)
+        newest[query, operator] = max(batch, newest.get((query, operator), EARLIER))
+    for (query, batch, operator, _), metrics in _kept().items():
+        if batch == newest[query, operator]:
+            _add(found[query, operator], metrics, SIZES)
     return found
 
 
-def _batches(query: str) -> list[dict[str, Any]]:
-    found: dict[int, list[dict[str, Any]]] = {}
-    for (of, batch, operator), metrics in sorted(_kept().items()):
-        if of == query and batch != EARLIER:
-            found.setdefault(batch, []).append({"operator": operator, **metrics})
-    return [{"batchId": batch, "operators": operators} for batch, operators in found.items()]
-
-
-def _kept() -> dict[Key, dict[str, float]]:
-    """All metrics, with those of old micro-batches added up."""
+def fold() -> None:
+    """Add up the metrics of old micro-batches, so that no more than those of `KEPT_BATCHES` are kept."""
     with _lock:
         for accumulator in _accumulators.values():
             value = accumulator.value
-            batches: dict[tuple[str, str], list[int]] = {}
-            for query, batch, operator in list(value):
-                batches.setdefault((query, operator), []).append(batch)
-            for (query, operator), numbers in batches.items():
-                for batch in _oldest(numbers):
-                    _add(value.setdefault((query, EARLIER, operator), {}), value.pop((query, batch, operator)))
-            return dict(value)
-    return {}
+            batches: dict[tuple[str, str], set[int]] = {}
+            for query, batch, operator, _ in value:
+                batches.setdefault((query, operator), set()).add(batch)
+            old = {key: set(sorted(numbers - {EARLIER})[:-KEPT_BATCHES]) for key, numbers in batches.items()}
+            for key in list(value):
+                query, batch, operator, vnode = key
+                if batch in old[query, operator]:
+                    _add(value.setdefault((query, EARLIER, operator, vnode), {}), value.pop(key), UNITS)
 
 
-def _oldest(batches: Iterable[int]) -> list[int]:
-    return sorted(batch for batch in batches if batch != EARLIER)[:-KEPT_BATCHES]
+def _batches(query: str) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, dict[str, float]]] = {}
+    for (of, batch, operator, _), metrics in sorted(_kept().items()):
+        if of == query and batch != EARLIER:
+            _add(found.setdefault(batch, {}).setdefault(operator, {}), metrics, metrics)
+    return [
+        {"batchId": batch, "operators": [{"operator": operator, **metrics} for operator, metrics in operators.items()]}
+        for batch, operators in found.items()
+    ]
 
 
-def _add(into: dict[str, float], metrics: dict[str, float]) -> None:
-    for name, value in metrics.items():
-        into[name] = into.get(name, 0) + value
+def _kept() -> dict[Key, dict[str, float]]:
+    """All metrics there are."""
+    fold()
+    with _lock:
+        return {key: metrics for accumulator in _accumulators.values() for key, metrics in accumulator.value.items()}
+
+
+def _add(into: dict[str, float], metrics: dict[str, float], names: Iterable[str]) -> None:
+    for name in names:
+        into[name] = into.get(name, 0) + metrics.get(name, 0)

@@ -90,8 +90,8 @@ class WindowOperator(StatefulProcessor):
     def close(self) -> None:
         pass
 
-    def _report(self, batch: int, operator: str, metrics: dict[str, float]) -> None:
-        self._reporter.add({(str(worker.local_property("sql.streaming.queryId")), batch, operator): metrics})
+    def _report(self, batch: int, operator: str, vnode: int, metrics: dict[str, float]) -> None:
+        self._reporter.add({(str(worker.local_property("sql.streaming.queryId")), batch, operator, vnode): metrics})
 
     def _run(self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues) -> Iterator[pd.DataFrame]:
         import pandas as pd
@@ -136,7 +136,8 @@ class WindowOperator(StatefulProcessor):
             times.append(perf_counter())
             version = instance.commit(batch_id)
             times.append(perf_counter())
-            self._report(batch_id, location.layout, measured(instance.counters, counters, instance.metrics, metrics, times))
+            done = measured(instance.counters, counters, instance.metrics, metrics, times)
+            self._report(batch_id, location.layout, vnode, done)
         finally:
             instance.close()
         following = _following(self._plan, clock, now)

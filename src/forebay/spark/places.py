@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from forebay.errors import UnsupportedConfiguration
+from forebay.store import filenames
 from forebay.store.archive import Archive, MountedArchive, archive_at
 
 DIRECTORY = "forebay"
@@ -64,7 +65,7 @@ class Place:
     def root(self, checkpoint: str | None, query: str) -> Root:
         """The root of a query with that checkpoint location and id."""
         if self.durability == "local":
-            return Root(self._node() / f"{DIRECTORY}-local" / query)
+            return Root(self._node("only") / query)
         location, part = (self.state_directory, query) if self.state_directory else (checkpoint, DIRECTORY)
         if location is None:
             raise UnsupportedConfiguration(
@@ -74,15 +75,15 @@ class Place:
         mounted = local_path(location)
         if mounted is not None and self.local_directory is None:
             return Root(mounted / part)
-        working = self._node() / DIRECTORY
+        working = self._node("work")
         _sweep(working)
         copy = hashlib.sha256(location.encode()).hexdigest()[:8]  # a checkpoint that was copied is another query's
         return Root(working / f"{query}-{copy}", archive_at(location).within(part))
 
-    def _node(self) -> Path:
-        """A directory of this node alone: by default one of Spark's own, which it removes in the end."""
+    def _node(self, what: str) -> Path:
+        """A directory of this node and user alone: by default in one of Spark's own, which it removes in the end."""
         given = self.local_directory or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
-        return Path(given.split(",")[0])
+        return Path(given.split(",")[0]) / f"{DIRECTORY}-{what}-{os.getuid()}"
 
 
 def local_path(location: str) -> Path | None:
@@ -94,6 +95,7 @@ def local_path(location: str) -> Path | None:
     return Path(match[1]) if match else None
 
 
+_QUERY = re.compile("[0-9a-f-]{36}-[0-9a-f]{8}")
 _swept: dict[Path, float] = {}
 
 
@@ -104,6 +106,9 @@ def _sweep(working: Path) -> None:
         return
     _swept[working] = now
     for instance in working.glob("*/*/*/"):
+        query, layout, name = instance.relative_to(working).parts
+        if not (_QUERY.fullmatch(query) and filenames.is_layout(layout) and filenames.is_instance(name)):
+            continue
         try:
             if now - instance.stat().st_mtime > KEPT_SECONDS:
                 shutil.rmtree(instance, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -69,39 +70,50 @@ class StateSource(DataSource):
         from forebay.inspection import opened
 
         with opened(_path(self.options)) as operators:
-            first = next(_chosen(operators, self.options).rows(_batch(self.options)), None)
+            operator = _chosen(operators, self.options)
+            parts = operator.chosen(_batch(self.options))
+            first = next((batch for part in parts for batch in operator.rows(*part)), None)
         if first is None:
             raise InvalidArgument(f"the state at {_path(self.options)} has no rows, so its columns are not known")
         return from_arrow_schema(first.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StateReader(dict(self.options))
+        return StateReader({**self.options, "path": _path(self.options)}, schema)
 
 
 class StateReader(DataSourceReader):
-    """Reads the virtual nodes of an operator, each in a task of its own."""
+    """Reads the virtual nodes of an operator, each in a task of its own, and of each the version that is there now."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = options
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options, self._schema = options, schema
 
     def partitions(self) -> list[InputPartition]:
         from forebay.inspection import opened
 
-        with opened(_path(self._options)) as operators:
-            return [InputPartition(instance.vnode) for instance in _chosen(operators, self._options).instances]
+        with opened(self._options["path"]) as operators:
+            chosen = _chosen(operators, self._options).chosen(_batch(self._options))
+        return [InputPartition((instance.name, str(version))) for instance, version in chosen]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from forebay.inspection import opened
+        from pyspark.sql.pandas.types import to_arrow_schema
 
-        with opened(_path(self._options)) as operators:
+        from forebay.inspection import opened
+        from forebay.store.filenames import Version
+
+        name, version = partition.value
+        target = to_arrow_schema(self._schema, timezone="UTC")
+        with opened(self._options["path"]) as operators:
             operator = _chosen(operators, self._options)
-            yield from operator.rows(_batch(self._options), vnode=partition.value)
+            (instance,) = [instance for instance in operator.instances if instance.name == name]
+            for batch in operator.rows(instance, Version.parse(version)):
+                yield batch.cast(target)
 
 
 def _path(options: Mapping[str, str]) -> str:
     if "path" not in options:
         raise InvalidArgument('forebay-state needs a path: .option("path", the checkpoint location of the query)')
-    return options["path"]
+    path = options["path"]
+    return path if ":" in path else str(Path(path).absolute())
 
 
 def _batch(options: Mapping[str, str]) -> int | None:

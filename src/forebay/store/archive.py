@@ -64,9 +64,8 @@ def archive_at(location: str) -> Archive:
     >>> list(archive.names()), archive.read("note")
     (['note'], b'safe')
     """
-    scheme, colon, rest = location.partition(":")
-    if not colon or scheme == "file":
-        return MountedArchive(Path(f"/{rest.lstrip('/')}" if colon else location))
+    if location.startswith(("/", "file:")):
+        return MountedArchive(Path("/" + location.removeprefix("file:").lstrip("/")))
     from forebay.store import remote_archive  # what it imports takes as long to load as many a micro-batch
 
     return remote_archive.open_at(location)

@@ -64,7 +64,6 @@ class ExtentLog:
         self._directory = directory
         self._options = options
         self._archive = archive
-        self._archived: set[str] | None = None
         self.base = base = self._manifest(version) if version else Manifest()
         self._segments = dict(base.segments)
         self._extents: dict[int, list[Extent]] = {}
@@ -165,12 +164,12 @@ class ExtentLog:
         self._seal()
         live = {extent.segment for extent in self._live()}
         history = ((self.base.version,) if self.base.version else ()) + self.base.history
-        kept = self._existing(history[: self._options.retain_versions - 1])
-        if self.base.version and self.base.version not in kept:
+        if self.base.version and not (self._directory / filenames.manifest(self.base.version)).exists():
             raise StateDirectoryError(
                 f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
                 "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
             )
+        kept = self._existing(history[: self._options.retain_versions - 1])
         manifest = Manifest(
             version=self._next,
             history=tuple(kept),
@@ -290,17 +289,10 @@ class ExtentLog:
         """Bring a version into the archive, the manifest last; only what is not there yet."""
         if self._archive is None or manifest.version is None:
             return
-        if self._archived is None:  # a base that was kept nowhere else goes along
-            there = self.base.version is not None and filenames.manifest(self.base.version) in self._archive.names()
-            self._archived = set(self.base.segments) if there else set()
-        missing = [name for name in manifest.segments if name not in self._archived]
-        for name in missing:
-            if name in self.base.segments:
-                self._reader(name)
+        missing = [name for name in manifest.segments if name not in self.base.segments]
         began, described = time.perf_counter(), filenames.manifest(manifest.version)
         self._archive.upload(self._directory, missing)
         self._archive.upload(self._directory, [described])
-        self._archived = set(manifest.segments)
         self.upload_seconds += time.perf_counter() - began
         self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
 

@@ -12,6 +12,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4,}\.arrow")
 
 LAYOUT = "layout.json"
+LAYOUT_ID = "[0-9a-f]{12}"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ def version_of(name: str) -> Version | None:
 def new_instance(vnode: int) -> str:
     """A fresh directory name for the store instance of a virtual node."""
     return f"{vnode}-{secrets.token_hex(4)}"
+
+
+def is_layout(name: str) -> bool:
+    """Whether a directory's name is that of an operator's layout."""
+    return re.fullmatch(LAYOUT_ID, name) is not None
 
 
 def is_instance(name: str) -> bool:

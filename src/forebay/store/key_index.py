@@ -11,7 +11,7 @@ slot until the parent goes, so rows that name it still belong somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ from forebay.store.kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, U
 
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
 """The columns that versions have; chains are put together again."""
+
+_AT_ONCE = 1 << 16
+"""Rows that are placed at a time: there must be room for as many more windows."""
 
 
 class KeyIndex:
@@ -68,18 +71,18 @@ class KeyIndex:
 
         Row ``i`` has the window ``[start[i], end[i]]`` of its own; ``ett`` is its end unless given.
         """
-        self._reserve(len(low))
-        return kernels.place_merging(*self._state, high, low, start, end, end if ett is None else ett)
+        (slots,) = self._placed(kernels.place_merging, high, low, start, end, end if ett is None else ett)
+        return slots
 
     def place_exact(self, high: Times, low: Times, start: Times, end: Times, ett: Times | None = None) -> Slots:
         """The window of each row, where a window is a key with exactly these bounds."""
-        self._reserve(len(low))
-        return kernels.place_exact(*self._state, high, low, start, end, end if ett is None else ett)
+        (slots,) = self._placed(kernels.place_exact, high, low, start, end, end if ett is None else ett)
+        return slots
 
     def place_counting(self, high: Times, low: Times) -> tuple[Slots, Times]:
         """The only window of each row's key, and the row's number in it; ``end`` counts the rows of the key."""
-        self._reserve(len(low))
-        return kernels.place_counting(*self._state, high, low)
+        slots, numbers = self._placed(kernels.place_counting, high, low)
+        return slots, numbers
 
     # reading --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +164,7 @@ class KeyIndex:
             index._widen(len(changed))
             kernels.leave(index.columns, index._directory, index._scalars, changed)
             index.columns.parent[changed] = index.columns.sibling[changed] = -1
+            index.columns.stored[changed] = 0
             for name in change.schema.names[1:]:
                 index.columns[name][changed] = change[name].to_numpy()
             if "ett" not in change.schema.names and "end" in change.schema.names:
@@ -176,6 +180,16 @@ class KeyIndex:
     @property
     def _state(self) -> tuple[Any, ...]:
         return self.columns, self._directory, self._free, self._dirty, self._earliest, self._scalars
+
+    def _placed(self, kernel: Callable[..., Any], *columns: Times) -> list[npt.NDArray[Any]]:
+        """What a kernel gives for rows, some at a time, as each of them may need a new window."""
+        parts = []
+        for begin in range(0, max(1, len(columns[0])), _AT_ONCE):
+            some = [column[begin : begin + _AT_ONCE] for column in columns]
+            self._reserve(len(some[0]))
+            given = kernel(*self._state, *some)
+            parts.append(given if isinstance(given, tuple) else (given,))
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _reserve(self, rows: int) -> None:
         """Make room for so many more windows."""

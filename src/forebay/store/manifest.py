@@ -20,7 +20,7 @@ from forebay.store.segment import Extent, Segment
 
 FORMAT = 3
 
-KIND_BITS = 56
+KIND_BITS = 61
 INDEXES = 1 << KIND_BITS
 """Groups from this number on hold no rows of the user's but where such are to be found."""
 

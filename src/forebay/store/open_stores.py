@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from pathlib import Path
 
+from forebay.store import filenames
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.options import Options
@@ -27,7 +28,13 @@ def take(
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
     """
     store = _open.pop(directory, None)
-    if store is not None and version is not None and store.base.version == version and store.options == options:
+    if (
+        store is not None
+        and version is not None
+        and store.base.version == version
+        and store.options == options
+        and (directory / filenames.manifest(version)).exists()  # a directory that was not used for long is removed
+    ):
         store.merge = merge
         return store
     return UnalignedStore(directory, version, options, merge, archive)

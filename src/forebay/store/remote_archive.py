@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -22,12 +23,16 @@ ATTEMPTS, PAUSE_SECONDS = 4, 0.2
 _REQUESTS = 8
 """Files on their way at the same time."""
 
+_WITHOUT_DIRECTORIES = {"s3", "gcs"}
+"""File systems on which a file needs no directory."""
+
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Schemes of Hadoop that pyarrow calls otherwise."""
 
 Given = TypeVar("Given")
 
 
+@functools.cache
 def open_at(location: str) -> RemoteArchive:
     """The archive at a URL, see `forebay.store.archive.archive_at`."""
     scheme, _, rest = location.partition(":")
@@ -99,7 +104,8 @@ class RemoteArchive:
     def _put(self, name: str, data: pa.Buffer) -> None:
         def put() -> None:
             path = f"{self._path}/{name}"
-            self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
+                self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
             with self._filesystem.open_output_stream(path) as stream:
                 stream.write(data)
 
