@@ -180,7 +180,7 @@ class OperatorState:
         """Keys are named as in the query; inputs and parts of aggregates have the names that they are stored under."""
         named: dict[str, str] = {}
         for place, key in enumerate(self.layout["keys"]):
-            name, text = f"k{place}", _TYPE.sub("", key)
+            name, text = f"k{place}", _TYPE.sub("", key).rpartition(" AS ")[2]
             if name in columns and text not in {*columns, *named.values()}:
                 named[name] = text
         return named

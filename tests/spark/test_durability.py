@@ -31,7 +31,7 @@ def confs(spark, **settings):
             spark.conf.unset(f"spark.forebay.{name}")
 
 
-@pytest.mark.parametrize("place", ["checkpoint", "S3"])
+@pytest.mark.parametrize("place", ["checkpoint", pytest.param("S3", marks=pytest.mark.slow)])
 def test_every_run_rebuilds_its_state_from_where_it_is_safe(spark, stream, tmp_path, place, request):
     """A run for each part of the input, on a node that has nothing of the last one."""
     settings = {"localDirectory": tmp_path / "node"}

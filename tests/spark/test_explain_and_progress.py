@@ -48,6 +48,7 @@ def test_a_program_may_end_without_stopping_spark(tmp_path):
     assert "Py4JException" not in run.stderr
 
 
+@pytest.mark.slow
 def test_the_example_of_two_streams_side_by_side():
     example = Path(__file__).parents[2] / "examples" / "side_by_side.py"
     run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)

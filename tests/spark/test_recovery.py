@@ -45,7 +45,11 @@ def failure(df, checkpoint):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
+@pytest.mark.parametrize(
+    "aggregates",
+    [pytest.param(AGGREGATES["incremental"], marks=pytest.mark.slow), AGGREGATES["mixed"]],
+    ids=["incremental", "mixed"],
+)
 def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path, aggregates):
     push_watermark(stream, 1)
     expected = oracle(stream.static.where(F.col("ts") < "2024-01-01 00:30"), F.window("ts", *WINDOW), ["key"], aggregates)

@@ -20,7 +20,7 @@ def stream(spark, tmp_path_factory):
     return generate(spark, tmp_path_factory.mktemp("stream"), keys=8, rows=150)
 
 
-@pytest.fixture(scope="module", params=["AAR", "RMW", "AUR"])
+@pytest.fixture(scope="module", params=[pytest.param("AAR", marks=pytest.mark.slow), "RMW", "AUR"])
 def checkpoint(request, stream, tmp_path_factory):
     """A query that has seen all its input and has windows open."""
     path = tmp_path_factory.mktemp(request.param) / "ck"
@@ -64,7 +64,7 @@ def test_the_command_line_says_what_there_is(checkpoint):
     listed = shell("list", path)
     assert "keys key " in listed
     assert any(word in listed for word in ("window(ts, 30 s", "session_window(ts, gap"))
-    assert any(word in shell("show", path) for word in ("2024-01-01 00:0", "open windows"))
+    assert any(word in shell("show", path) for word in ("slice from", "absorbed"))
     assert "vnode" in shell("read", path, "--rows", 3)
     assert "4 virtual nodes" in shell("verify", path)
 

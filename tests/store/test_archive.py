@@ -163,6 +163,9 @@ class Flaky(pafs.FileSystemHandler):
             raise OSError("the connection was reset")
         return getattr(self.local, name)(*arguments)
 
+    def get_type_name(self):
+        return "flaky"
+
     def create_dir(self, path, recursive):
         self.local.create_dir(path, recursive=recursive)
 
