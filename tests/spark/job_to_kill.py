@@ -6,7 +6,6 @@ It reads ``DIRECTORY/source``, a file per micro-batch, to the end, and writes ``
 """
 
 import sys
-import time
 from pathlib import Path
 
 import polars as pl
@@ -25,14 +24,6 @@ def attempt():
     return context.attemptNumber() if late and context.partitionId() == 0 else None
 
 
-def slow(key, rows: pl.DataFrame) -> pl.DataFrame:
-    if attempt() == 0:
-        time.sleep(0.2)
-    elif attempt():
-        Path(MARK).touch()
-    return rows.select(value=pl.len().cast(pl.Int64))
-
-
 def failing(key, rows: pl.DataFrame) -> pl.DataFrame:
     if attempt() == 0:
         raise OSError("on purpose")
@@ -46,7 +37,6 @@ KINDS = {
     "AUR": lambda df: fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.median("x").alias("value")),
     "RMW": lambda df: fb.groupBy(df, fb.window("ts", "10 seconds", "5 seconds"), "key").agg(fb.sum("x").alias("value")),
     "sessions": lambda df: fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.count("*").alias("value")),
-    "slow": lambda df: fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.apply(slow, "value long")),
     "failing": lambda df: fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.apply(failing, "value long")),
 }
 
@@ -68,10 +58,6 @@ def main(kind, master, directory):
         "spark.executor.memory": "1g",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.speculation": str(kind == "slow").lower(),
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.quantile": "0.4",
-        "spark.speculation.minTaskRuntime": "200ms",
         "spark.log.level": "ERROR",
         **({"spark.forebay.localDirectory": f"{directory}/node"} if kind in ("AUR", "RMW") else {}),
     }.items():

@@ -36,6 +36,7 @@ def test_spark_aggregates_the_results(spark, counts_in_batch, tmp_path):
     assert Counter(map(tuple, found.collect())) == Counter(map(tuple, expected.collect()))
 
 
+@pytest.mark.slow
 def test_chained_operators_go_on_after_restarts(spark, counts_in_batch, tmp_path):
     for events in (EVENTS // 3, 2 * EVENTS // 3, EVENTS):
         results = run.results(spark, "q5", {**OPTIONS, "events": str(events)})

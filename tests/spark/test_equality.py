@@ -48,7 +48,7 @@ def test_windows_and_aggregates(stream, tmp_path, window, aggregates):
 
 
 @pytest.mark.parametrize("aggregates", SOME)
-@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_partitions(stream, tmp_path, spark, partitions, aggregates):
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     try:

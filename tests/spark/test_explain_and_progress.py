@@ -30,6 +30,7 @@ def test_explain_of_another_plan(ticks, capsys):
     assert "no operator of forebay in this plan" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_program_may_end_without_stopping_spark(tmp_path):
     """Its query has ended; the listener must be gone before the interpreter is."""
     program = f"""

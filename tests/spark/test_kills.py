@@ -156,12 +156,10 @@ def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, vi
     assert rows(spark, directory) == expected
 
 
-@pytest.mark.parametrize(("kind", "master"), [("failing", "local[2,4]"), ("slow", CLUSTER)])
 @pytest.mark.slow
-def test_tasks_that_are_tried_twice(spark, source, undisturbed, tmp_path, kind, master):
-    """A task fails and is retried; a task is slow and another attempt overtakes it while it still runs."""
+def test_tasks_that_fail_and_are_tried_again(spark, source, undisturbed, tmp_path):
     directory = prepared(source, tmp_path / "job")
-    with job(kind, master, directory) as process:
+    with job("failing", "local[2,4]", directory) as process:
         assert process.wait(PATIENCE) == 0
     assert (directory / "tried again").exists()
     found = rows(spark, directory)

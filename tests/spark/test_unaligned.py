@@ -291,7 +291,7 @@ def restarted(stream, tmp_path, build, mode):
     return sorted(collected)
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=SLOW)])
 def test_restarts(stream, tmp_path, mode):
     """A forebay query and one of Spark that are started again for every file give the same rows."""
     ours, theirs = fb.session_window("ts", "1 second"), F.session_window("ts", "1 second")
