@@ -37,7 +37,7 @@ SLOT = "slot"
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 _DATA, _PIECES, _INDEX = range(3)
-_LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 64
+_LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 32
 
 
 class UnalignedStore:
