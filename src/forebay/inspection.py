@@ -214,8 +214,8 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
 def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
     """What is wrong with an operator's state, as the name of the instance and a message.
 
-    Every version that is kept is read whole: manifests, segments, checksums, and for unaligned windows that rows, pieces and
-    the key index agree.
+    Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for partial aggregates of
+    windows that keys have of their own.
     """
     for instance in operator.instances:
         for version in instance.versions:

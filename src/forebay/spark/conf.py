@@ -164,14 +164,13 @@ def _local_directory(session: SparkSession) -> str | None:
 
 def _state_directory(session: SparkSession) -> str | None:
     """A URL, or a directory that can be written."""
-    name = "stateDirectory"
-    text = session.conf.get(PREFIX + name, None)
+    text = session.conf.get(PREFIX + "stateDirectory", None)
     if not text:
         return None
     path = local_path(text)
     if path is None:
         if not re.match(r"[a-z][a-z0-9+.-]*:", text):
-            raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be an absolute path or a URL")
+            raise UnsupportedConfiguration(f"{PREFIX}stateDirectory is {text!r}; it must be an absolute path or a URL")
         archive_at(text)
         return text
     try:
@@ -180,7 +179,7 @@ def _state_directory(session: SparkSession) -> str | None:
             pass
     except OSError as error:
         raise StateDirectoryError(
-            f"{PREFIX}{name} is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
+            f"{PREFIX}stateDirectory is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
             "Give the driver and executors write access, or name another directory."
         ) from error
     return str(path)
