@@ -204,18 +204,32 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
     with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
         root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
         for candidate in (root.within(DIRECTORY), root):
-            ids = [name for name in candidate.safe.directories() if filenames.is_layout(name)]
-            if ids:
-                yield [OperatorState(candidate.within(name), name, layouts.read(candidate, name)) for name in sorted(ids)]
+            found = operators(candidate)
+            if found:
+                yield found
                 return
         raise InvalidArgument(f"{location} has no state of forebay; name the checkpoint location of a query")
+
+
+def operators(root: Root) -> list[OperatorState]:
+    """The operators whose state a root has."""
+    ids = sorted(name for name in root.safe.directories() if filenames.is_layout(name))
+    return [OperatorState(root.within(name), name, layouts.read(root, name)) for name in ids]
+
+
+def one(found: list[OperatorState], id_: str | None) -> OperatorState:
+    """The operator with that id; without one, the only operator."""
+    matching = [operator for operator in found if id_ in (None, operator.id)]
+    if len(matching) != 1:
+        raise InvalidArgument(f"the operator must be one of {', '.join(operator.id for operator in found)}")
+    return matching[0]
 
 
 def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
     """What is wrong with an operator's state, as the name of the instance and a message.
 
-    Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for partial aggregates of
-    windows that keys have of their own.
+    Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for
+    partial aggregates of windows that keys have of their own.
     """
     for instance in operator.instances:
         for version in instance.versions:

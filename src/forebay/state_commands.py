@@ -58,10 +58,10 @@ def list_(location: Location) -> None:
 @state.command()
 def show(location: Location, operator: Id = None, batch: Batch = None) -> None:
     """Show what is open: slices of aligned windows; for other windows, how many and when the next ones end."""
-    from forebay.inspection import opened
+    from forebay.inspection import one, opened
 
     with opened(location) as operators:
-        chosen = _chosen(operators, operator)
+        chosen = one(operators, operator)
         console.print(_slices(chosen, batch) if chosen.aligned else _windows(chosen, batch))
 
 
@@ -76,10 +76,10 @@ def read(
     """Print rows of the state, or write all of them to a file."""
     import itertools
 
-    from forebay.inspection import opened
+    from forebay.inspection import one, opened
 
     with opened(location) as operators:
-        chosen = _chosen(operators, operator)
+        chosen = one(operators, operator)
         batches = (some for instance, version in chosen.chosen(batch) for some in chosen.rows(instance, version))
         if out is not None:
             console.print(f"{_written(batches, out):,} rows in {escape(str(out))}")
@@ -106,13 +106,6 @@ def verify(location: Location) -> None:
             console.print(f"{operator.id}: {versions} versions of {len(operator.instances)} virtual nodes")
     if damage:
         raise typer.Exit(1)
-
-
-def _chosen(operators: list[OperatorState], id_: str | None) -> OperatorState:
-    found = [operator for operator in operators if id_ in (None, operator.id)]
-    if len(found) != 1:
-        raise InvalidArgument(f"--operator must be one of {', '.join(operator.id for operator in operators)}")
-    return found[0]
 
 
 def _slices(operator: OperatorState, batch: int | None) -> Table:

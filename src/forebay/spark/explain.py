@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.spark import checkpoint, layout, progress
+from forebay.spark import checkpoint, layout
 from forebay.spark.places import Root
 
 
@@ -51,12 +51,9 @@ def explain(df: DataFrame | StreamingQuery) -> None:
 
 def _seen(root: Root, operator: str) -> str:
     """What the stores of an operator have seen of its windows."""
+    from forebay import inspection
     from forebay.store.profile import Profile
-    from forebay.store.unaligned import UnalignedStore
 
-    stores = [
-        UnalignedStore(root.within(name).directory, manifest.version, archive=root.within(name).archive)
-        for name, (_, manifest) in progress.newest_versions(root).items()
-        if name.startswith(f"{operator}/")
-    ]
-    return Profile.of(store.index for store in stores).advice
+    states = (state for state in inspection.operators(root) if state.id == operator)
+    parts = (part for state in states for part in state.chosen())
+    return Profile.of(instance.unaligned(version).index for instance, version in parts).advice

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.errors import ForebayError
 from forebay.spark import checkpoint
-from forebay.spark.places import Root
-from forebay.store import filenames
-from forebay.store import manifest as manifests
-from forebay.store.manifest import Counters, Manifest
+from forebay.store.manifest import Counters
 
 
 @dataclass(frozen=True)
@@ -56,33 +50,14 @@ def progress(query: StreamingQuery) -> Progress:
     Progress
         Totals up to the newest version of each store instance.
     """
-    instances: dict[str, tuple[float, Manifest]] = {}
-    for name, (age, manifest) in newest_versions(checkpoint.root_of(query)).items():
-        vnode = filenames.vnode_of(name)
-        if vnode not in instances or instances[vnode][0] < age:  # a first batch that failed has left an older instance
-            instances[vnode] = age, manifest
-    current = [manifest for _, manifest in instances.values()]
+    from forebay import inspection  # imports polars
+
+    operators = inspection.operators(checkpoint.root_of(query))
+    found = [instance.at() for operator in operators for instance in operator.instances]
+    current = [manifest for manifest in found if manifest is not None]
     totals = sum((manifest.counters for manifest in current), Counters())
     return Progress(
         **{field.name: getattr(totals, field.name) for field in fields(Counters)},
         state_rows=sum(manifest.rows for manifest in current),
         state_bytes=sum(manifest.size for manifest in current),
     )
-
-
-def newest_versions(root: Root) -> dict[str, tuple[float, Manifest]]:
-    """The newest version of each store instance, by ``<layout>/<instance>``, with the time at which it was written."""
-    written = root.safe.names()
-    versions: dict[str, list[tuple[int, float, str]]] = {}
-    for name, age in written.items():
-        instance, _, file = name.rpartition("/")
-        version = filenames.version_of(file)
-        if version is not None:
-            versions.setdefault(instance, []).append((version.number, age, file))
-    newest = {}
-    for instance, candidates in versions.items():
-        for _, age, file in sorted(candidates, reverse=True):
-            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed
-                newest[instance] = age, manifests.parse(root.safe.read(f"{instance}/{file}"), Path(instance, file))
-                break
-    return newest

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from forebay.inspection import OperatorState
-
 
 def register_state_source(spark: SparkSession) -> None:
     """Make ``format("forebay-state")`` known to a session: the state of a query, running or not, which is left as it is.
@@ -67,10 +65,10 @@ class StateSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from forebay.inspection import opened
+        from forebay.inspection import one, opened
 
         with opened(_path(self.options)) as operators:
-            operator = _chosen(operators, self.options)
+            operator = one(operators, self.options.get("operator"))
             parts = operator.chosen(_batch(self.options))
             first = next((batch for part in parts for batch in operator.rows(*part)), None)
         if first is None:
@@ -88,22 +86,22 @@ class StateReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> list[InputPartition]:
-        from forebay.inspection import opened
+        from forebay.inspection import one, opened
 
         with opened(self._options["path"]) as operators:
-            chosen = _chosen(operators, self._options).chosen(_batch(self._options))
+            chosen = one(operators, self._options.get("operator")).chosen(_batch(self._options))
         return [InputPartition((instance.name, str(version))) for instance, version in chosen]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        from forebay.inspection import opened
+        from forebay.inspection import one, opened
         from forebay.store.filenames import Version
 
         name, version = partition.value
         target = to_arrow_schema(self._schema, timezone="UTC")
         with opened(self._options["path"]) as operators:
-            operator = _chosen(operators, self._options)
+            operator = one(operators, self._options.get("operator"))
             (instance,) = [instance for instance in operator.instances if instance.name == name]
             for batch in operator.rows(instance, Version.parse(version)):
                 yield batch.cast(target)
@@ -121,10 +119,3 @@ def _batch(options: Mapping[str, str]) -> int | None:
     if text is not None and not text.isdigit():
         raise InvalidArgument(f"batchId is {text!r}; it must be the number of a micro-batch")
     return int(text) if text is not None else None
-
-
-def _chosen(operators: list[OperatorState], options: Mapping[str, str]) -> OperatorState:
-    found = [operator for operator in operators if options.get("operator") in (None, operator.id)]
-    if len(found) != 1:
-        raise InvalidArgument(f'set .option("operator", ...) to one of {", ".join(operator.id for operator in operators)}')
-    return found[0]
