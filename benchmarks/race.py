@@ -71,12 +71,12 @@ PEER = {
     "vehicle": Peer("vehicle_peer"),
     "spark-memory": Peer("spark_peer", ("--state", "memory"), pairs=3),
     "flink-heap": Peer("flink_peer", ("--state", "heap"), pairs=8),
-    "bytewax": Peer("bytewax_peer", pairs=2),
+    "bytewax": Peer("bytewax_peer", pairs=2, data="thin"),
     "spark-tws": Peer("tws_peer", pairs=4, data="sparse"),
 }
 SOME = ("tumbling-median", "session-count")
 QUICK = ("tumbling-median", "session-median", "tumbling-count")
-DATA = {"bids": (20, 1_000_000, 10_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
+DATA = {"bids": (20, 1_000_000, 10_000), "thin": (2, 200_000, 2_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
 """Pairs of files, events in each, and events per second of event time."""
 
 

@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.errors import CorruptState, ForebayError, InvalidArgument
+from forebay.evolution import StoredForm
 from forebay.spark import layout as layouts
 from forebay.spark.layout import Layout
 from forebay.spark.places import DIRECTORY, Root, local_path
@@ -102,6 +103,8 @@ class InstanceState:
 
     def _aligned(self, version: Version) -> Iterator[pl.DataFrame]:
         store = AlignedStore(self.root.directory, version, [], archive=self.root.archive)
+        if len(store.slices):
+            store.form = StoredForm(store.schema)
         instant = pl.Datetime("us", "UTC")
         for start in store.slices.tolist():
             for batch in store.rows(start):
@@ -110,6 +113,8 @@ class InstanceState:
     def _unaligned(self, version: Version) -> Iterator[pl.DataFrame]:
         store = self.unaligned(version)
         live = store.index.live()
+        if len(live):
+            store.form = StoredForm(store.schema)
         parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
         for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
             rows = store.get(slots)
@@ -161,6 +166,20 @@ class OperatorState:
         """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""
         manifests_ = [(instance, instance.at(batch)) for instance in self.instances]
         return [(instance, found.version) for instance, found in manifests_ if found and found.version]
+
+    def read(self, batch: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows after a micro-batch, the newest unless given, some at a time and with the same columns."""
+        parts = self.chosen(batch)
+        columns = self.columns(parts)
+        if columns is not None:
+            for part in parts:
+                yield from map(columns.of, self.rows(*part))
+
+    def columns(self, chosen: list[tuple[InstanceState, Version]]) -> StoredForm | None:
+        """The columns that all rows of some versions fit; None if there are no rows."""
+        first = (next(self.rows(*part), None) for part in chosen)
+        schemas = [batch.schema for batch in first if batch is not None]
+        return StoredForm(pa.unify_schemas(schemas, promote_options="permissive")) if schemas else None
 
     def rows(self, instance: InstanceState, version: Version) -> Iterator[pa.RecordBatch]:
         """All rows of a version of an instance, with keys named as in the query, some at a time."""

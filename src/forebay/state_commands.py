@@ -80,7 +80,7 @@ def read(
 
     with opened(location) as operators:
         chosen = one(operators, operator)
-        batches = (some for instance, version in chosen.chosen(batch) for some in chosen.rows(instance, version))
+        batches = chosen.read(batch)
         if out is not None:
             console.print(f"{_written(batches, out):,} rows in {escape(str(out))}")
             return

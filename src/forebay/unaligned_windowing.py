@@ -16,6 +16,8 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.aggregates.user_defined import UserFunction
+from forebay.evolution import StoredForm
 from forebay.patterns import Pattern
 from forebay.store import kernels, open_stores, predictors
 from forebay.store.aligned import LOAD_FACTOR, SLICE
@@ -73,7 +75,10 @@ class _UnalignedInstance:
             aggregation = replace(aggregation, keys=(), carried=plan.keys)
         self._plan = replace(plan, aggregation=aggregation)
         self._incremental = plan.pattern is Pattern.RMW
-        self._store = open_stores.take(directory, version, plan.options, self._merge if self._incremental else None, archive)
+        merge, partial = (self._merge, aggregation) if self._incremental else (None, None)
+        assert not isinstance(partial, UserFunction)
+        form = StoredForm(plan.packed, partial, self.slices, converted=True)
+        self._store = open_stores.take(directory, version, plan.options, merge, archive, form)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters

@@ -19,6 +19,7 @@ import pyarrow as pa
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.aggregates.user_defined import UserFunction
 from forebay.errors import CorruptState
+from forebay.evolution import StoredForm
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.archive import Archive
@@ -141,9 +142,11 @@ class WindowInstance:
         self._plan, self._windows = plan, plan.windows
         if plan.pattern is Pattern.RMW:
             assert isinstance(plan.aggregation, Aggregation)
-            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive)
+            form = StoredForm(plan.packed, plan.aggregation)
+            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form)
         else:
-            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive)
+            form = StoredForm(plan.packed)
+            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters

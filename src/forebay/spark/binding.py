@@ -73,16 +73,20 @@ def bind(
 
     inputs = Inputs(df)
     aggregation: Aggregation | UserFunction
+    reads: dict[str, tuple[str, ...]]
     if apply:
         results = _own_fields(apply)
         shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
         aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
+        reads = {f"apply({name})": (column,) for column, name in shown}
     else:
         with _analysis():
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
-        holistic = [text_of(_unnamed(aggregate)) for aggregate in named if aggregate.function in HOLISTIC]
+        texts = [text_of(_unnamed(aggregate)) for aggregate in named]
+        holistic = [text for text, aggregate in zip(texts, named, strict=True) if aggregate.function in HOLISTIC]
+        reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
     choice = choose(holistic, aligned=aligned)
     if isinstance(window, CustomWindow) and window.hint == "rmw" and holistic:
         raise InvalidArgument(f"the window's hint is 'rmw', but {choice.reason}; leave the hint out")
@@ -90,7 +94,7 @@ def bind(
     high, low = identity(key_columns, [field.dataType for field in key_fields])
     placed = {} if choice.pattern is Pattern.AAR else {LOW: low}
     kept = [*(column.alias(name) for name, column in zip(key_names, key_columns, strict=True)), *inputs.columns]
-    kept = kept or [F.lit(True).alias("a0")]  # a batch without columns would have no rows either
+    kept = kept or [F.lit(True).alias("a_")]  # a batch without columns would have no rows either
     return BoundOperator(
         projection=[
             *(column.alias(name) for name, column in {TIME: time, HIGH: high, **placed, **assignment.columns}.items()),
@@ -109,8 +113,7 @@ def bind(
         layout={
             "window": assignment.text,
             "keys": [f"{text_of(k)} {f.dataType.simpleString()}" for k, f in zip(keys, key_fields, strict=True)],
-            "aggregates": [text_of(_unnamed(aggregate)) for aggregate in named] or ["apply"],
-            "inputs": inputs.types,
+            "aggregates": {text: {name: inputs.types[name] for name in names} for text, names in reads.items()},
             "pattern": choice.pattern.name,
             "instancesPerPartition": conf.instances_per_partition,
         },

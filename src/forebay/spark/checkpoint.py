@@ -124,13 +124,15 @@ def _require_possible(mode: str, plan: str) -> None:
             )
 
 
-def _require_same_layouts(root: Root, plan: str, *, updating: bool) -> None:
-    """`LayoutChanged` if the checkpoint has a layout that is not in the plan."""
+def _require_known_layouts(root: Root, plan: str, *, updating: bool) -> None:
+    """`LayoutChanged` if the checkpoint has a layout that is not in the plan, nor can become one that is."""
     here = [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
     names = [layouts.layout_id(layout) for layout in here]
-    strangers = [name for name in root.safe.directories() if filenames.is_layout(name) and name not in names]
-    if strangers and here:
-        raise layouts.changed(root, strangers[0], _nearest(layouts.read(root, strangers[0]), here))
+    for name in root.safe.directories() if here else ():
+        if filenames.is_layout(name) and name not in names:
+            written = layouts.read(root, name)
+            if not any(layouts.evolves(written, layout) for layout in here):
+                raise layouts.changed(root, name, _nearest(written, here))
 
 
 def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:
@@ -157,7 +159,7 @@ class _Starts(StreamingQueryListener):
         conf.unset(REFUSED)
         try:
             _require_possible(mode, plan)
-            _require_same_layouts(root_of(query), plan, updating=mode == "Update")
+            _require_known_layouts(root_of(query), plan, updating=mode == "Update")
         except ForebayError as error:  # for the first task to raise
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.spark import checkpoint, layout
+from forebay.spark import checkpoint
+from forebay.spark import layout as layouts
+from forebay.spark.layout import Layout
 from forebay.spark.places import Root
 
 
@@ -45,15 +47,16 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             f"  instances   {shown['instancesPerPartition']} per state partition",
         ]
         if isinstance(df, StreamingQuery) and shown["window"].startswith("custom_window"):
-            lines.append(f"  seen        {_seen(checkpoint.root_of(df), layout.layout_id(shown))}")
+            lines.append(f"  seen        {_seen(checkpoint.root_of(df), shown)}")
     print("\n".join(lines if operators else [*lines, "no operator of forebay in this plan"]))
 
 
-def _seen(root: Root, operator: str) -> str:
+def _seen(root: Root, operator: Layout) -> str:
     """What the stores of an operator have seen of its windows."""
     from forebay import inspection
     from forebay.store.profile import Profile
 
-    states = (state for state in inspection.operators(root) if state.id == operator)
+    found = inspection.operators(root)
+    states = (state for state in found if state.layout == operator or layouts.evolves(state.layout, operator))
     parts = (part for state in states for part in state.chosen())
     return Profile.of(instance.unaligned(version).index for instance, version in parts).advice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from forebay.aggregates import hyperloglog
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import UnsupportedType
+from forebay.spark.timewindows import text_of
 
 _PLAIN = (
     T.BooleanType,
@@ -39,25 +41,30 @@ _ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "all_max_by": 1}
 
 
 class Inputs:
-    """Collects the input columns of an operator's aggregates, each expression once."""
+    """Collects the input columns of an operator's aggregates, each expression once.
+
+    They are named by what they are, not by their places: state that was stored keeps its names when aggregates come and go.
+    """
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df
-        self._expressions: list[Column] = []
+        self._expressions: dict[str, Column] = {}
         self.columns: list[Column] = []
-        self.types: list[str] = []
+        self.types: dict[str, str] = {}
 
     def add(self, column: Column) -> str:
         """The name of an input column for an expression. Expressions are compared as Spark does, not by their text."""
-        for position, known in enumerate(self._expressions):
+        for name, known in self._expressions.items():
             if known._jc.equals(column._jc):  # type: ignore[operator]  # a py4j object
-                return f"a{position}"
-        kind = self._df.select(column).schema.fields[0].dataType
-        require_supported(kind, str(column).removeprefix("Column<'").removesuffix("'>"))
-        name = f"a{len(self._expressions)}"
-        self._expressions.append(column)
+                return name
+        kind, text = self._df.select(column).schema.fields[0].dataType, text_of(column)
+        require_supported(kind, text)
+        name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        while name in self._expressions:  # another expression with the same text
+            name += "_"
+        self._expressions[name] = column
         self.columns.append(column.alias(name))
-        self.types.append(kind.simpleString())
+        self.types[name] = kind.simpleString()
         return name
 
     def bind(self, aggregate: Aggregate, result: T.StructField) -> BoundAggregate:
@@ -78,7 +85,8 @@ class Inputs:
             columns = [_summand(columns[0], kinds[0], mean=name != "sum")]
         elif name == "approx_count_distinct":
             options |= self._hyperloglog(options["rsd"])
-            columns = [F.when(columns[0].isNotNull(), F.xxhash64(columns[0]))]
+            hashed = F.xxhash64(columns[0].cast(kinds[0]))  # the hash of a number goes by its type: so does the name
+            columns = [F.when(columns[0].isNotNull(), hashed)]
         names = tuple(self.add(column) for column in columns)
         schema = self._df.select(*columns).schema if columns else T.StructType()
         arrow = _arrow

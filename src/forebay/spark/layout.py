@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.errors import CorruptState, LayoutChanged
+from forebay.evolution import widens
 from forebay.spark.places import Root
 from forebay.store import filenames
 from forebay.store.archive import MountedArchive
 from forebay.store.filenames import Version
 
 Layout = dict[str, Any]
-"""Window function, keys, aggregates, pattern and number of instances: all that must not change under a checkpoint."""
+"""Window function, keys, pattern and number of instances, which must not change under a checkpoint; and the aggregates,
+each with the columns that it reads and their types, which may change as `evolves` says."""
 
 _TOKEN = re.compile(f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})")
 
@@ -46,11 +48,11 @@ class Location:
 
     @classmethod
     def parse(cls, root: Root, token: str, layout: Layout) -> Location:
-        """The place that a token names; `LayoutChanged` when another layout wrote it."""
+        """The place that a token names; `LayoutChanged` when state of that layout cannot become state of this one."""
         match = _TOKEN.fullmatch(token)
         if match is None or not filenames.is_instance(match["instance"]):
             raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
-        if match["layout"] != layout_id(layout):
+        if match["layout"] != layout_id(layout) and not evolves(read(root, match["layout"]), layout):
             raise changed(root, match["layout"], layout)
         return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
 
@@ -67,18 +69,43 @@ class Location:
         return f"{self.layout}/{self.instance}/{self.version}"
 
 
+def evolves(before: Layout, layout: Layout) -> bool:
+    """Whether a query may go on with the state of another layout.
+
+    It may when nothing but aggregates differ, at least one has stayed, and those that have read the same columns as before,
+    with the same types or wider ones. What is added starts as if its columns had been NULL until now.
+    """
+    old, new = before["aggregates"], layout["aggregates"]
+    return (
+        {**before, "aggregates": new} == layout
+        and not {*old}.isdisjoint(new)
+        and all(
+            name in old[text] and widens(old[text][name], kind)
+            for text in {*old} & {*new}
+            for name, kind in new[text].items()
+        )
+    )
+
+
 def changed(root: Root, written: str, layout: Layout) -> LayoutChanged:
     """The error for state of the layout named ``written`` under a query that now has ``layout``."""
     before = read(root, written)
     differences = "".join(
-        f"\n  {name}: the checkpoint has {before.get(name)}, the query now has {layout.get(name)}"
+        f"\n  {name}: the checkpoint has {_shown(before.get(name))}, the query now has {_shown(layout.get(name))}"
         for name in sorted({*before, *layout})
         if before.get(name) != layout.get(name)
     )
     return LayoutChanged(
         f"the state in {root.safe} was written by another operator:{differences}\n"
-        "Change the query back, or start it with a new checkpoint location."
+        "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
+        "wider. Change the query back, or start it with a new checkpoint location."
     )
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return ", ".join(f"{text} of {', '.join(columns.values())}" if columns else text for text, columns in value.items())
 
 
 def read(root: Root, name: str) -> Layout:

@@ -69,11 +69,10 @@ class StateSource(DataSource):
 
         with opened(_path(self.options)) as operators:
             operator = one(operators, self.options.get("operator"))
-            parts = operator.chosen(_batch(self.options))
-            first = next((batch for part in parts for batch in operator.rows(*part)), None)
-        if first is None:
+            columns = operator.columns(operator.chosen(_batch(self.options)))
+        if columns is None:
             raise InvalidArgument(f"the state at {_path(self.options)} has no rows, so its columns are not known")
-        return from_arrow_schema(first.schema)
+        return from_arrow_schema(columns.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return StateReader({**self.options, "path": _path(self.options)}, schema)
@@ -93,18 +92,21 @@ class StateReader(DataSourceReader):
         return [InputPartition((instance.name, str(version))) for instance, version in chosen]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        from forebay.evolution import StoredForm
         from forebay.inspection import one, opened
         from forebay.store.filenames import Version
 
         name, version = partition.value
         target = to_arrow_schema(self._schema, timezone="UTC")
+        form = StoredForm(target)
         with opened(self._options["path"]) as operators:
             operator = one(operators, self._options.get("operator"))
             (instance,) = [instance for instance in operator.instances if instance.name == name]
             for batch in operator.rows(instance, Version.parse(version)):
-                yield batch.cast(target)
+                yield form.of(batch.cast(pa.schema([target.field(name) for name in batch.schema.names])))
 
 
 def _path(options: Mapping[str, str]) -> str:

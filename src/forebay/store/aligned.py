@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,9 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.windows import Times
+
+if TYPE_CHECKING:
+    from forebay.evolution import StoredForm
 
 SLICE = "slice"
 """The column that holds the start of a row's slice, in microseconds, wherever rows of several slices are together."""
@@ -44,6 +48,8 @@ class AlignedStore:
         How `ExtentLog` combines small extents; the default puts their rows together and leaves large ones alone.
     archive : Archive, optional
         Where versions are safe, if not in the directory.
+    form : StoredForm, optional
+        What rows are to be like, where some may have been stored otherwise.
 
     Examples
     --------
@@ -68,11 +74,13 @@ class AlignedStore:
         combine: Combine | None = None,
         combine_bytes: int = SEGMENT_BYTES,
         archive: Archive | None = None,
+        form: StoredForm | None = None,
     ) -> None:
         self.directory = directory
         self._options = options or Options()
         self._keys = list(keys)
         self._combine = combine or pa.concat_batches
+        self.form = form
         self._combine_bytes = combine_bytes
         self._log = ExtentLog(directory, version, self._options, archive)
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
@@ -84,6 +92,11 @@ class AlignedStore:
     def base(self) -> Manifest:
         """The version that was opened."""
         return self._log.base
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns that all rows on disk fit."""
+        return self._log.schema_of(self._log.groups.tolist())
 
     @property
     def slices(self) -> Times:
@@ -139,7 +152,7 @@ class AlignedStore:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self._flush()
         for start in self._touched:
-            self._log.combine(start, self._combine, self._combine_bytes)
+            self._log.combine(start, self._combined, self._combine_bytes)
         self._touched.clear()
         self.compact()
         return self._log.commit(fired_until, counters, batch)
@@ -167,8 +180,14 @@ class AlignedStore:
 
     def rows(self, start: int) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, batch by batch, in order of arrival."""
-        yield from self._log.read(start)
+        yield from map(self._formed, self._log.read(start))
         yield from self._buffer.get(start, ())
+
+    def _combined(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        return self._combine(list(map(self._formed, batches)))
+
+    def _formed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self.form.of(batch) if self.form else batch
 
     def _flush(self) -> None:
         for start in sorted(self._buffer):

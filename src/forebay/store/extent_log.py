@@ -97,6 +97,12 @@ class ExtentLog:
         """Number of rows in ``groups``."""
         return sum(extent.rows for group in groups for extent in self._extents.get(group, ()))
 
+    def schema_of(self, groups: Iterable[int]) -> pa.Schema:
+        """Columns that all rows of some groups fit, whichever form of the query has written them."""
+        extents = (extent for group in groups for extent in self._extents.get(group, ()))
+        segments = {self._segments[extent.segment].schema_crc: extent.segment for extent in extents}
+        return pa.unify_schemas([self._reader(name).schema for name in segments.values()], promote_options="permissive")
+
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""
         with self._whole_or_failed():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay.store import filenames
 from forebay.store.archive import Archive
@@ -15,15 +16,23 @@ from forebay.store.filenames import Version
 from forebay.store.options import Options
 from forebay.store.unaligned import Merge, UnalignedStore
 
+if TYPE_CHECKING:
+    from forebay.evolution import StoredForm
+
 _MOST = 16
 
 _open: OrderedDict[Path, UnalignedStore] = OrderedDict()
 
 
 def take(
-    directory: Path, version: Version | None, options: Options, merge: Merge | None, archive: Archive | None
+    directory: Path,
+    version: Version | None,
+    options: Options,
+    merge: Merge | None,
+    archive: Archive | None,
+    form: StoredForm,
 ) -> UnalignedStore:
-    """The store in a directory: the one that was kept, if it is at that version and has these options, or else a new one.
+    """The store in a directory: the one that was kept, if version, options and form are the same, or else a new one.
 
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
     """
@@ -33,11 +42,13 @@ def take(
         and version is not None
         and store.base.version == version
         and store.options == options
+        and store.form is not None
+        and store.form.id == form.id
         and (directory / filenames.manifest(version)).exists()  # a directory that was not used for long is removed
     ):
         store.merge = merge
         return store
-    return UnalignedStore(directory, version, options, merge, archive)
+    return UnalignedStore(directory, version, options, merge, archive, form)
 
 
 def keep(store: UnalignedStore) -> None:

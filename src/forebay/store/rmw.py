@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +18,9 @@ from forebay.store.aligned import LOAD_FACTOR, AlignedStore
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
 from forebay.store.options import Options
+
+if TYPE_CHECKING:
+    from forebay.evolution import StoredForm
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -28,6 +32,7 @@ def open_rmw(
     merge: Merge,
     options: Options | None = None,
     archive: Archive | None = None,
+    form: StoredForm | None = None,
 ) -> AlignedStore:
     """A store of partial aggregates by slice: an `AlignedStore` that merges what it combines.
 
@@ -45,6 +50,8 @@ def open_rmw(
         Limits.
     archive : Archive, optional
         Where versions are safe, if not in the directory.
+    form : StoredForm, optional
+        What rows are to be like, where some may have been stored otherwise.
 
     Returns
     -------
@@ -67,7 +74,7 @@ def open_rmw(
         return as_batch(merged, batches[0].schema)
 
     options = options or Options()
-    return AlignedStore(directory, version, keys, options, combine, options.memory_bytes // LOAD_FACTOR, archive)
+    return AlignedStore(directory, version, keys, options, combine, options.memory_bytes // LOAD_FACTOR, archive, form)
 
 
 def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

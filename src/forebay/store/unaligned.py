@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
+
+if TYPE_CHECKING:
+    from forebay.evolution import StoredForm
 
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
@@ -58,6 +61,8 @@ class UnalignedStore:
         store is RMW: rows of a window are merged whenever they are written.
     archive : Archive, optional
         Where versions are safe, if not in the directory.
+    form : StoredForm, optional
+        What rows are to be like, where some may have been stored otherwise.
 
     Examples
     --------
@@ -81,10 +86,12 @@ class UnalignedStore:
         options: Options | None = None,
         merge: Merge | None = None,
         archive: Archive | None = None,
+        form: StoredForm | None = None,
     ) -> None:
         self.directory = directory
         self.options = options or Options()
         self.merge = merge
+        self.form = form
         self._log = ExtentLog(directory, version, self.options, archive)
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
@@ -97,6 +104,11 @@ class UnalignedStore:
     def base(self) -> Manifest:
         """The version that was opened or committed last."""
         return self._log.base
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns that all rows on disk fit."""
+        return self._log.schema_of(self._extents)
 
     @cached_property
     def index(self) -> KeyIndex:
@@ -313,7 +325,8 @@ class UnalignedStore:
             self._loaded = longer
 
     def _extent(self, number: int) -> pa.RecordBatch:
-        return next(self._log.read(number))
+        batch = next(self._log.read(number))
+        return self.form.of(batch) if self.form else batch
 
     def _pieces_of(self, number: int) -> Pieces:
         pieces = self._pieces.get(number)

@@ -1,0 +1,198 @@
+"""A query that is restarted with other aggregates, or with wider columns, goes on with the state that it has."""
+
+import os
+import shutil
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+from streams import assert_same, generate, oracle
+
+import forebay as fb
+
+WINDOW = ("30 seconds", "10 seconds")
+KEPT = [fb.count("*").alias("n"), fb.sum("i"), fb.max("i"), fb.min("f")]
+DROPPED = [fb.avg("dec"), fb.first("same"), fb.sum("dec")]
+ADDED = [
+    fb.sum("l"),
+    fb.avg("d"),
+    fb.max_by("s", "u"),
+    fb.stddev("x"),
+    fb.count("s"),
+    fb.approx_count_distinct("u"),
+    fb.sum("wide"),
+    fb.min_by("d", "u"),
+    fb.bool_or("b"),
+    fb.last("s", ignorenulls=True),
+    fb.min("s"),
+    fb.var_pop("x"),
+    fb.count("*").alias("again"),
+]
+LATER = ("l", "d", "s", "u", "x", "b", "wide")
+"""Columns that only the aggregates read that are added."""
+
+
+@dataclass
+class Growing:
+    """Files that a stream reads, and those that it will."""
+
+    spark: object
+    whole: object
+    path: str
+
+    def grow(self, *numbers):
+        for number in numbers:
+            shutil.copy2(f"{self.whole.path}/{number:03d}.parquet", self.path)
+
+    def end(self):
+        """A row so late that all windows fire."""
+        table = pq.read_table(f"{self.whole.path}/000.parquet").slice(0, 1)
+        later = pa.array([1_704_067_200_000_000 + 9 * 3_600_000_000], pa.timestamp("us", "UTC"))
+        path = f"{self.path}/999.parquet"
+        pq.write_table(table.set_column(0, "ts", later), path)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+
+    def streaming(self, *, wide):
+        schema = self.whole.static.drop("k_interval").schema.add("k_interval", "long")
+        df = self.spark.readStream.schema(schema).parquet(self.path)
+        return typed(df, wide=wide).withWatermark("ts", "1 hour")
+
+    def static(self, *early):
+        """All rows; those of the early files without the columns that the added aggregates read."""
+        df = typed(self.whole.static.where("ts is not null"), wide=True)
+        names = [f"{number:03d}.parquet" for number in early]
+        return df.select(
+            *(
+                F.when(~F.col("_metadata.file_name").isin(names), F.col(name)).alias(name) if name in LATER else name
+                for name in df.columns
+            )
+        )
+
+
+def typed(df, *, wide):
+    changed = {
+        "i": F.col("i").cast("long" if wide else "int"),
+        "f": F.col("x").cast("float").cast("double" if wide else "float"),
+    }
+    return df.withColumns({**changed, "wide": F.col("d").cast("decimal(30,2)")})
+
+
+@pytest.fixture
+def growing(spark, tmp_path):
+    (tmp_path / "growing").mkdir()
+    return Growing(spark, generate(spark, tmp_path, keys=8, rows=150), str(tmp_path / "growing"))
+
+
+def run(df, tmp_path, mode="append", out="out"):
+    writer = df.writeStream.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True)
+    if mode == "append":
+        query = writer.format("parquet").start(str(tmp_path / out))
+    else:
+        query = writer.format("noop").outputMode(mode).start()
+    query.awaitTermination()
+    return query
+
+
+CASES = {
+    "RMW": (fb.window, WINDOW, F.window, []),
+    "AAR": (fb.window, WINDOW, F.window, [fb.median("i")]),
+    "sessions": (fb.session_window, ["2 seconds"], F.session_window, []),
+    "AUR": (fb.session_window, ["2 seconds"], F.session_window, [fb.median("i")]),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param("AAR", marks=pytest.mark.slow), "RMW", "sessions", "AUR"])
+def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, case):
+    make, durations, of_spark, holistic = CASES[case]
+    window = make("ts", *durations)
+    growing.grow(0, 1)
+    before = fb.groupBy(growing.streaming(wide=False), window, "key").agg(*KEPT, *holistic, *DROPPED)
+    first = fb.progress(run(before, tmp_path, out="before"))
+    growing.grow(2, 3, 4)
+    growing.end()
+    aggregates = [*ADDED, *holistic, *reversed(KEPT)]
+    after = fb.groupBy(growing.streaming(wide=True), window, "key").agg(*aggregates)
+    query = run(after, tmp_path)
+    expected = oracle(growing.static(0, 1), of_spark("ts", *durations), ["key"], aggregates)
+    assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
+    assert fb.progress(query).rows_in > first.rows_in > 0 == first.rows_out
+
+
+def test_state_of_both_forms_can_be_looked_into(growing, tmp_path):
+    """While extents of both forms are there, and back to the first form again."""
+    fb.register_state_source(growing.spark)
+
+    def query(*aggregates, wide=False):
+        return fb.groupBy(growing.streaming(wide=wide), fb.window("ts", *WINDOW), "key").agg(*aggregates)
+
+    growing.grow(0)
+    run(query(fb.max("i"), fb.count("*")), tmp_path)
+    growing.grow(1, 3)
+    run(query(fb.max("i"), fb.max("u"), wide=True), tmp_path)
+    state = growing.spark.read.format("forebay-state").load(str(tmp_path / "ck"))
+    assert {"key", "rows", "a_i.max", "a_u.max"} <= set(state.columns)
+    assert dict(state.dtypes)["`a_i.max`".strip("`")] == "bigint"
+    static = growing.whole.static.where("ts is not null")
+    total = state.agg(F.sum("rows"), F.max("`a_u.max`"), F.max("`a_i.max`")).first()
+    files = [f"{number:03d}.parquet" for number in (0, 1, 3)]
+    there = static.where(F.col("_metadata.file_name").isin(files)).agg(F.count("*"), F.max("u"), F.max("i")).first()
+    assert tuple(total) == tuple(there)
+    growing.grow(4)
+    growing.end()
+    run(query(fb.max("i"), fb.max("u"), fb.count("*"), wide=True), tmp_path, out="last")
+    expected = oracle(
+        growing.static(0, 2).withColumn("i", F.col("i").cast("long")),
+        F.window("ts", *WINDOW),
+        ["key"],
+        [fb.max("i"), fb.max("u"), fb.count("*")],
+    )
+    assert assert_same(growing.spark.read.parquet(f"{tmp_path}/last/*.parquet"), expected, 1) > 50
+
+
+@pytest.mark.slow
+def test_update_mode(growing, tmp_path):
+    def query(*aggregates):
+        return fb.groupBy(growing.streaming(wide=True), fb.window("ts", *WINDOW), "key").agg(*aggregates)
+
+    growing.grow(0, 1)
+    run(query(fb.max("i"), fb.sum("i")), tmp_path, "update")
+    growing.grow(2, 3, 4)
+    batches = []
+    aggregates = [fb.sum("i"), fb.max("u")]
+    writer = query(*aggregates).writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "ck"))
+    started = writer.foreachBatch(lambda df, batch: batches.append(df.localCheckpoint())).trigger(availableNow=True).start()
+    started.awaitTermination()
+    touched = batches[0].select("window", "key")
+    expected = oracle(growing.static(0, 1), F.window("ts", *WINDOW), ["key"], aggregates).join(touched, ["window", "key"])
+    assert assert_same(batches[0], expected.select(batches[0].columns), 1) > 50
+
+
+def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tmp_path):
+    def query(*aggregates, wide=True):
+        return fb.groupBy(growing.streaming(wide=wide), fb.window("ts", *WINDOW), "key").agg(*aggregates)
+
+    growing.grow(0)
+    run(query(fb.sum("i"), fb.sum("dec")), tmp_path)
+    growing.grow(1)
+    refused = {
+        "narrower": (query(fb.sum("i"), wide=False), "sum(i) of bigint"),
+        "others": (query(fb.max("i"), fb.count("*")), "max(i)"),
+        "pattern": (query(fb.sum("i"), fb.median("i")), "the checkpoint has RMW, the query now has AAR"),
+        "scale": (
+            fb.groupBy(
+                growing.streaming(wide=True).withColumn("dec", F.col("dec").cast("decimal(20,4)")),
+                fb.window("ts", *WINDOW),
+                "key",
+            ).agg(fb.sum("dec")),
+            "decimal(20,4)",
+        ),
+    }
+    for changed, named in refused.values():
+        with pytest.raises(StreamingQueryException) as caught:
+            run(changed, tmp_path)
+        assert "LayoutChanged: the state in" in str(caught.value)
+        assert named in str(caught.value)
+    assert fb.progress(run(query(fb.sum("i"), fb.sum("dec")), tmp_path)).rows_in > 0
