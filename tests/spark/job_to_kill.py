@@ -5,7 +5,10 @@
 It reads ``DIRECTORY/source``, a file per micro-batch, to the end, and writes ``DIRECTORY/out``.
 """
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import polars as pl
@@ -17,19 +20,46 @@ import forebay as fb
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def attempt():
-    """Which attempt at a task of the first partition this is, from the third micro-batch on; None in other tasks."""
-    context = TaskContext.get()
-    late = int(context.getLocalProperty("streaming.sql.batchId")) >= 3
-    return context.attemptNumber() if late and context.partitionId() == 0 else None
+def executor():
+    """The executor that has started this Python worker."""
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def failing(key, rows: pl.DataFrame) -> pl.DataFrame:
-    if attempt() == 0:
-        raise OSError("on purpose")
-    if attempt():
-        Path(MARK).touch()
-    return rows.select(value=pl.len().cast(pl.Int64))
+def applied(disturb):
+    """A function for ``fb.apply`` that counts rows. It is disturbed once, and notes when its task begins again.
+
+    A task whose number of attempts begins at 0 again is part of a new attempt at its stage.
+    """
+
+    def count(key, rows: pl.DataFrame) -> pl.DataFrame:
+        context, disturbed = TaskContext.get(), Path(MARK + " because of")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if int(batch) >= 3 and context.partitionId() == 0:
+            if not disturbed.exists():
+                disturbed.write_text(batch)
+                disturb()
+            elif disturbed.read_text() == batch:
+                with Path(MARK).open("a") as mark:
+                    mark.write("task " if context.attemptNumber() else "stage ")
+        return rows.select(value=pl.len().cast(pl.Int64))
+
+    return lambda df: fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.apply(count, "value long"))
+
+
+def fail():
+    raise OSError("on purpose")
+
+
+def kill_executor():
+    os.kill(executor(), signal.SIGKILL)
+
+
+def dawdle():
+    """Until another attempt has begun, and on for a while."""
+    until = time.monotonic() + 100
+    while time.monotonic() < until and not Path(MARK).exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
 
 
 KINDS = {
@@ -37,12 +67,14 @@ KINDS = {
     "AUR": lambda df: fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.median("x").alias("value")),
     "RMW": lambda df: fb.groupBy(df, fb.window("ts", "10 seconds", "5 seconds"), "key").agg(fb.sum("x").alias("value")),
     "sessions": lambda df: fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.count("*").alias("value")),
-    "failing": lambda df: fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.apply(failing, "value long")),
+    "failing": applied(fail),
+    "losing": applied(kill_executor),
+    "slow": applied(dawdle),
 }
 
 
 MARK = ""
-"""A file that says that some task was tried again."""
+"""A file that tells what was tried again."""
 
 
 def main(kind, master, directory):
@@ -59,6 +91,9 @@ def main(kind, master, directory):
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.speculation": str(kind == "slow").lower(),
+        "spark.speculation.quantile": "0.5",
         **({"spark.forebay.localDirectory": f"{directory}/node"} if kind in ("AUR", "RMW") else {}),
     }.items():
         builder = builder.config(name, value)

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.sql import functions as F
 
@@ -156,12 +158,39 @@ def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, vi
     assert rows(spark, directory) == expected
 
 
+@contextlib.contextmanager
+def standalone(directory):
+    """A cluster of two executors whose hosts have different names; its URL. Spark speculates on another host only."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = f"spark://127.0.0.1:{server.getsockname()[1]}"
+    run = [Path(pyspark.__file__).parent / "bin" / "spark-class"]
+    deploy, here = "org.apache.spark.deploy", ["--webui-port", "0", "--host"]
+    work = ["--cores", "1", "--memory", "1g", "--work-dir", directory]
+    commands = [
+        [*run, f"{deploy}.master.Master", *here, "127.0.0.1", "--port", master.rpartition(":")[2]],
+        *([*run, f"{deploy}.worker.Worker", *here, host, *work, master] for host in ("127.0.0.1", "127.0.0.2")),
+    ]
+    processes = [subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True) for command in commands]
+    try:
+        yield master
+    finally:
+        for process in processes:
+            for pid in members(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
 @pytest.mark.slow
-def test_tasks_that_fail_and_are_tried_again(spark, source, undisturbed, tmp_path):
+@pytest.mark.parametrize(("kind", "again"), [("failing", "task"), ("losing", "stage"), ("slow", "task")])
+def test_tasks_and_stages_that_are_tried_again(spark, source, undisturbed, tmp_path, kind, again):
+    """A task fails; an executor is lost with what it had shuffled; a task is slow, and another attempt overtakes it."""
     directory = prepared(source, tmp_path / "job")
-    with job("failing", "local[2,4]", directory) as process:
-        assert process.wait(PATIENCE) == 0
-    assert (directory / "tried again").exists()
+    masters = {"failing": "local[2,4]", "losing": CLUSTER}
+    cluster = standalone(tmp_path) if kind == "slow" else contextlib.nullcontext(masters[kind])
+    with cluster as master, job(kind, master, directory) as process:
+        assert process.wait(PATIENCE) == 0, (directory / "log").read_text()[-3000:]
+    assert again in (directory / "tried again").read_text()
     found = rows(spark, directory)
     assert [row[:3] for row in found] == [row[:3] for row in undisturbed("AAR")]
     windows = {row[0] for row in found}

@@ -34,7 +34,7 @@ CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
 OUTPUT_MODE = PREFIX + "internal.outputMode"
 MARK = re.compile(f"forebay_({filenames.LAYOUT_ID})")
-"""An operator's output column is named so; thereby a query's plan tells which layouts it has."""
+"""An operator's output column is named so; thereby a query's plan tells which operators it has."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 def watch(session: SparkSession, planned: Planned) -> str:
     """Have queries of ``session`` tell their tasks where state lives; the name of the operator's output column."""
-    name = layouts.layout_id(planned.layout)
+    name = layouts.layout_id({**planned.layout, "place": repr(planned.place)})
     _planned[name] = planned
     if session not in _watched:
         listener = _Starts(session)
