@@ -143,26 +143,81 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
     assert fb.progress(run(query(), checkpoint)).rows_in == stream.static.where("ts is not null").count()
 
 
-def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path):
+def flipped(data, other):
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+
+
+DAMAGES = {
+    "flipped": flipped,
+    "cut": lambda data, other: data[: len(data) // 2],
+    "zeroed": lambda data, other: bytes(len(data)),
+    "swapped": lambda data, other: other,
+    "deleted": None,
+}
+SOME = [("arrow", "flipped"), ("manifest", "cut")]
+
+
+@pytest.mark.parametrize(
+    "damages",
+    [SOME, pytest.param([(kind, name) for kind in ("arrow", "manifest") for name in DAMAGES], marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+@pytest.mark.parametrize("window", [fb.window("ts", *WINDOW), fb.session_window("ts", "2 seconds")], ids=["AAR", "AUR"])
+def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path, damages, window):
+    """Files truncated, zeroed, with a bit flipped, deleted, or with the content of another version's."""
     checkpoint = tmp_path / "ck"
-    query = counts(stream.streaming("1 second"))
+    query = fb.groupBy(stream.streaming("1 second"), window, "key").agg(fb.count("*").alias("n"), fb.median("x"))
     rows = fb.progress(run(query, checkpoint)).rows_in
     push_watermark(stream, 1)
-
-    def flip(data):
-        return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
-
-    for kind in ("arrow", "manifest"):
-        whole = {path: path.read_bytes() for path in checkpoint.rglob(f"forebay/*/*/*.{kind}")}
-        for damage in (flip, lambda data: data[: len(data) // 2], None):
-            for path, data in whole.items():
-                path.write_bytes(damage(data)) if damage else path.unlink()
-            message = failure(query, checkpoint)
-            assert "CorruptState" in message or "VersionNotFound" in message
-            assert any(str(path) in message for path in whole)
-            for path, data in whole.items():
-                path.write_bytes(data)
+    for kind, name in damages:
+        whole = {path: path.read_bytes() for path in sorted(checkpoint.rglob(f"forebay/*/*/*.{kind}"))}
+        others = [*whole.values()][1:] + [*whole.values()][:1]
+        for (path, data), other in zip(whole.items(), others, strict=True):
+            assert data != other
+            path.write_bytes(DAMAGES[name](data, other)) if DAMAGES[name] else path.unlink()
+        message = failure(query, checkpoint)
+        assert "CorruptState" in message or "VersionNotFound" in message
+        assert any(str(path) in message for path in whole)
+        for path, data in whole.items():
+            path.write_bytes(data)
     assert fb.progress(run(query, checkpoint)).rows_in == rows + 1
+
+
+def test_a_batch_that_runs_again_on_an_older_copy_gives_what_it_gave(spark, stream, tmp_path):
+    """A copy of the whole checkpoint is restored after the query has gone on."""
+    source, checkpoint, copy = (tmp_path / name for name in ("growing", "ck", "copy"))
+    source.mkdir()
+    schema = spark.read.parquet(stream.path).schema
+    push_watermark(stream, 1)
+    files = sorted((tmp_path / "stream-1-8").iterdir())
+    given = {}
+
+    def go_on():
+        df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(source))
+        result = counts(df.withWatermark("ts", "1 second"), WINDOW, ["key"], *AGGREGATES["mixed"])
+        writer = result.writeStream.foreachBatch(lambda df, batch: given.setdefault(batch, []).append(rows_of(df)))
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return fb.progress(query)
+
+    def rows_of(df):
+        return sorted(map(repr, df.select("window", "key", "n", "max(s)", "median(d)", "collect_list(s)").collect()))
+
+    for file in files[:2]:
+        shutil.copy2(file, source)
+    go_on()
+    shutil.copytree(checkpoint, copy)
+    for file in files[2:]:
+        shutil.copy2(file, source)
+    first = go_on()
+    shutil.rmtree(checkpoint)
+    shutil.copytree(copy, checkpoint)
+    assert go_on() == first
+    again = {batch: results for batch, results in given.items() if len(results) == 2}
+    assert len(again) >= 3
+    assert sum(len(results[0]) for results in again.values()) > 50
+    for results in again.values():
+        assert results[0] == results[1]
 
 
 def test_state_can_live_elsewhere(spark, stream, tmp_path):

@@ -113,6 +113,8 @@ def read(root: Root, name: str) -> Layout:
     path = f"{name}/{filenames.LAYOUT}"
     try:
         layout: Layout = json.loads(root.safe.read(path))
+        if layout_id(layout) != name:
+            raise ValueError("its content is not that of its name")
     except (OSError, ValueError) as error:
         raise CorruptState(
             f"{path} in {root.safe} cannot be read: {error}. Restore the checkpoint together with its state directory "
