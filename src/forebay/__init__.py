@@ -32,6 +32,7 @@ from forebay.aggregates.functions import (
 from forebay.errors import ForebayError
 from forebay.spark.explain import explain
 from forebay.spark.groupby import groupBy
+from forebay.spark.join import join
 from forebay.spark.metrics import MetricsListener, recent_metrics
 from forebay.spark.progress import Progress, progress
 from forebay.spark.state_source import register_state_source
@@ -61,6 +62,7 @@ __all__ = [
     "first",
     "global_window",
     "groupBy",
+    "join",
     "last",
     "max",
     "max_by",

@@ -16,7 +16,6 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.aggregates.user_defined import UserFunction
 from forebay.evolution import StoredForm
 from forebay.patterns import Pattern
 from forebay.store import kernels, open_stores, predictors
@@ -75,8 +74,8 @@ class _UnalignedInstance:
             aggregation = replace(aggregation, keys=(), carried=plan.keys)
         self._plan = replace(plan, aggregation=aggregation)
         self._incremental = plan.pattern is Pattern.RMW
-        merge, partial = (self._merge, aggregation) if self._incremental else (None, None)
-        assert not isinstance(partial, UserFunction)
+        merge = self._merge if self._incremental else None
+        partial = aggregation if self._incremental and isinstance(aggregation, Aggregation) else None
         form = StoredForm(plan.packed, partial, self.slices, converted=True)
         self._store = open_stores.take(directory, version, plan.options, merge, archive, form)
         require_same_time(self._store.base, directory, fired_until)

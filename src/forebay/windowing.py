@@ -20,6 +20,7 @@ from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.aggregates.user_defined import UserFunction
 from forebay.errors import CorruptState
 from forebay.evolution import StoredForm
+from forebay.joins import WindowJoin
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.archive import Archive
@@ -52,7 +53,7 @@ class WindowPlan:
         The columns of a packed batch: keys, then inputs of the aggregates.
     keys : tuple of str
         Those that are keys.
-    aggregation : Aggregation or UserFunction
+    aggregation : Aggregation, UserFunction or WindowJoin
         What is computed.
     pattern : Pattern
         Which store serves it.
@@ -65,7 +66,7 @@ class WindowPlan:
     windows: Windows
     packed: pa.Schema
     keys: tuple[str, ...]
-    aggregation: Aggregation | UserFunction
+    aggregation: Aggregation | UserFunction | WindowJoin
     pattern: Pattern
     schema: pa.Schema
     options: Options = field(default_factory=Options)
@@ -273,7 +274,7 @@ def results(
         All rows are of this window. The column is not needed then, except for a user's function.
     """
     aggregation = plan.aggregation
-    if isinstance(aggregation, UserFunction):
+    if not isinstance(aggregation, Aggregation):
         yield from aggregation.results(
             rows, list(plan.keys), WINDOW, lambda ids, columns: assemble(plan, bounds(ids), columns)
         )

@@ -23,10 +23,12 @@ from forebay.aggregates.bound import HOLISTIC
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
+from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern, choose
 from forebay.spark.conf import WATERMARK, Conf
 from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.layout import Layout
+from forebay.spark.sides import SIDE, Sides
 from forebay.spark.timewindows import CustomWindow, Window, text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, GlobalWindow
@@ -44,14 +46,19 @@ class BoundOperator:
 
 
 def bind(
-    df: DataFrame, window: Window, keys: Sequence[Column | str], aggregates: Sequence[Aggregate | Apply], conf: Conf
+    df: DataFrame,
+    window: Window,
+    keys: Sequence[Column | str],
+    aggregates: Sequence[Aggregate | Apply] | Sides,
+    conf: Conf,
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
-    apply = _only_apply(aggregates)
+    sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
+    apply = None if sides else _only_apply(aggregates)
     named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
     times = [] if window.time_column is None else [window.time_column]
     _require_columns(df, [*times, *keys, *(argument for each in named for argument in each.arguments)])
-    time = _time(df, window) if window.in_event_time else F.timestamp_micros(F.lit(0))
+    time = time_of(df, window) if window.in_event_time else F.timestamp_micros(F.lit(0))
     assignment = window.bind(df.sparkSession, time)
     windows = assignment.windows
     if df.isStreaming and windows == GlobalWindow():
@@ -72,7 +79,7 @@ def bind(
     key_names = tuple(f"k{position}" for position in range(len(keys)))
 
     inputs = Inputs(df)
-    aggregation: Aggregation | UserFunction
+    aggregation: Aggregation | UserFunction | WindowJoin
     reads: dict[str, tuple[str, ...]]
     if apply:
         results = _own_fields(apply)
@@ -80,6 +87,13 @@ def bind(
         aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
         reads = {f"apply({name})": (column,) for column, name in shown}
+    elif sides:
+        results = sides.fields
+        side, columns = inputs.add(F.col(SIDE)), {name: inputs.add(F.col(name)) for name in sides.columns}
+        left, right = (tuple(columns[name] for name, _ in each) for each in (sides.left, sides.right))
+        aggregation = WindowJoin(sides.how, side, left, right)
+        holistic = [f"join({sides.how})"]
+        reads = {text: (side, *(columns[name] for name in names)) for text, names in sides.reads.items()}
     else:
         with _analysis():
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
@@ -131,7 +145,7 @@ def _require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
                 raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
 
 
-def _time(df: DataFrame, window: Window) -> Column:
+def time_of(df: DataFrame, window: Window) -> Column:
     """The time column. On a stream it must have a watermark."""
     column = window.time_column
     if column is None:

@@ -60,13 +60,9 @@ class GroupedStream:
         """
         from forebay.spark.binding import bind  # imports polars, which a worker must not do before it limits threads
 
-        session = self._df.sparkSession
-        conf = Conf.of(session)
-        require_forebay_in_workers(session)
-        if self._df.isStreaming:
-            require_rocksdb(session)
+        conf = ready(self._df)
         bound = bind(self._df, self._window, self._keys, aggregates, conf)
-        return _stream(self._df, bound, conf) if self._df.isStreaming else _batch(self._df, bound, conf)
+        return run(self._df, bound, conf)
 
 
 def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream:
@@ -104,14 +100,34 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     +-------------------+----+------+---+
     <BLANKLINE>
     """
-    if not hasattr(df, "_jdf"):
-        raise UnsupportedConfiguration(
-            f"groupBy() got a {type(df).__module__}.{type(df).__name__}; forebay needs a DataFrame of a classic Spark "
-            "session. Spark Connect sessions are not supported."
-        )
+    require_classic("groupBy()", df)
     if not isinstance(window, TimeWindow | SessionWindow | CountWindow | WholeKey | CustomWindow):
         raise InvalidArgument(f"groupBy() got {window!r} for its window; write for example fb.window('time', '1 hour')")
     return GroupedStream(df, window, keys)
+
+
+def require_classic(name: str, df: DataFrame) -> None:
+    """`UnsupportedConfiguration` unless the DataFrame that a function got is of a classic session."""
+    if not hasattr(df, "_jdf"):
+        raise UnsupportedConfiguration(
+            f"{name} got a {type(df).__module__}.{type(df).__name__}; forebay needs a DataFrame of a classic Spark "
+            "session. Spark Connect sessions are not supported."
+        )
+
+
+def ready(df: DataFrame) -> Conf:
+    """The configuration of a DataFrame's session, in which an operator can run."""
+    session = df.sparkSession
+    conf = Conf.of(session)
+    require_forebay_in_workers(session)
+    if df.isStreaming:
+        require_rocksdb(session)
+    return conf
+
+
+def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
+    """The results of an operator over a stream, or over a batch DataFrame."""
+    return _stream(df, bound, conf) if df.isStreaming else _batch(df, bound, conf)
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:

@@ -1,0 +1,106 @@
+"""Two DataFrames as one: their rows under common columns, each with a mark of its side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.errors import InvalidArgument
+from forebay.joins import JoinType
+
+SIDE = "__right"
+"""True in rows of the right side."""
+
+TIME = "__time"
+
+Columns = tuple[tuple[str, T.StructField], ...]
+"""Common columns, and what each is in the result."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a join makes of its rows.
+
+    Attributes
+    ----------
+    how : str
+        The kind of join.
+    left, right : tuple of pairs
+        The columns of each side: the common column that holds it, and its field in the result.
+    """
+
+    how: JoinType
+    left: Columns
+    right: Columns
+
+    @property
+    def columns(self) -> list[str]:
+        """The common columns."""
+        return list(dict.fromkeys(name for name, _ in (*self.left, *self.right)))
+
+    @property
+    def fields(self) -> list[T.StructField]:
+        """The fields of the result, after the window and the keys."""
+        shown = self.left if self.how in ("semi", "anti") else (*self.left, *self.right)
+        return [T.StructField(field.name, field.dataType) for _, field in shown]
+
+    @property
+    def reads(self) -> dict[str, list[str]]:
+        """What the join reads, as a layout tells it."""
+        sides = (("left", self.left), ("right", self.right))
+        return {f"join({self.how})": []} | {f"{side}.{f.name}": [name] for side, names in sides for name, f in names}
+
+
+def united(
+    left: DataFrame, right: DataFrame, on: Sequence[str], times: tuple[Column, Column], how: JoinType, suffix: str
+) -> tuple[DataFrame, Sides]:
+    """The rows of both sides with the columns ``on``, `TIME`, `SIDE` and common columns, and what is in which.
+
+    A column of one side shares its common column with one of the other side that has the same type.
+    """
+    chosen = [[f for f in df.schema.fields if f.name not in on and f.name not in WINDOWS] for df in (left, right)]
+    taken = {name.lower() for name in (*on, *(field.name for field in chosen[0]))}
+    renamed = [
+        T.StructField(f.name + suffix if f.name.lower() in taken else f.name, f.dataType, metadata=f.metadata)
+        for f in chosen[1]
+    ]
+    common: dict[tuple[str, int], str] = {}
+
+    def places(fields: list[T.StructField]) -> list[str]:
+        seen: Counter[str] = Counter()
+        names = []
+        for field in fields:
+            kind = field.dataType.simpleString()
+            names.append(common.setdefault((kind, seen[kind]), f"__{len(common)}"))
+            seen[kind] += 1
+        return names
+
+    columns = [places(fields) for fields in chosen]
+    types = {name: kind for (kind, _), name in common.items()}
+    parts = []
+    for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (False, True), strict=True):
+        held = {name: F.col(f"`{field.name}`") for name, field in zip(names, fields, strict=True)}
+        empty = {name: F.lit(None).cast(kind) for name, kind in types.items()}
+        parts.append(
+            df.select(
+                *(F.col(f"`{name}`") for name in on),
+                time.alias(TIME),
+                F.lit(of_right).alias(SIDE),
+                *({**empty, **held}[name].alias(name) for name in types),
+            )
+        )
+    sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
+    names = [name.lower() for name in (*on, *(field.name for field in sides.fields))]
+    repeated = [name for name, times_ in Counter(names).items() if times_ > 1]
+    if repeated:
+        raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
+    return parts[0].union(parts[1]), sides
+
+
+WINDOWS = ("window", "session_window")
+"""Columns of either side that give way to the window of the join."""

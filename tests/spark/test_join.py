@@ -1,0 +1,185 @@
+"""Windowed joins of streams equal Spark's batch joins within the same windows."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+from streams import EPOCH_2024, SECOND
+
+import forebay as fb
+from forebay.errors import InvalidArgument, UnknownColumn
+
+HOWS = ["inner", "left", "right", "full", "semi", "anti"]
+FILES = 4
+
+
+def files(directory, seed, *, lag=0, rows=120):
+    """Rows whose event time advances by 20 s a file, out of order by less than 10 s, and a row that ends all windows."""
+    directory.mkdir()
+    numbers = np.random.default_rng(seed)
+    for file in range(FILES + 1):
+        n = rows if file < FILES else 1
+        base = file * 20 + lag if file < FILES else 3600
+        times = EPOCH_2024 + base * SECOND + numbers.integers(-10 * SECOND, 20 * SECOND, n)
+        keys = numbers.integers(0, 12, n)
+        columns = {
+            "ts": pa.array(times, pa.timestamp("us", "UTC")),
+            "key": pa.array(keys, mask=keys == 7),
+            "name": pa.array([["a", "b", "ä"][k % 3] for k in numbers.integers(0, 50, n)]),
+            "d": pa.array([[0.0, -0.0, np.nan, 1.5][k % 4] for k in numbers.integers(0, 50, n)]),
+            "x": pa.array(numbers.integers(0, 1000, n), mask=numbers.random(n) < 0.1),
+            f"only_{seed}": pa.array(numbers.normal(size=n)),
+        }
+        pq.write_table(pa.table(columns), directory / f"{file:03}.parquet")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sides")
+    return files(directory / "left", 1), files(directory / "right", 2)
+
+
+def stream(spark, directory, delay="10 seconds"):
+    schema = spark.read.parquet(str(directory)).schema
+    df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))
+    return df.withWatermark("ts", delay)
+
+
+def ended(df):
+    return df.where(F.col(f"{df.columns[0]}.end") < F.lit("2024-01-01 00:30").cast("timestamp"))
+
+
+def run(df, tmp_path):
+    writer = df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
+    query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
+    query.awaitTermination()
+    return df.sparkSession.read.schema(df.schema).parquet(str(tmp_path / "out")), query
+
+
+def same(found, expected):
+    assert found.schema.simpleString() == expected.schema.simpleString()
+    mine, theirs = (sorted(map(repr, df.collect())) for df in (found, expected))
+    assert mine == theirs
+    return len(mine)
+
+
+def aligned(spark, sources, how, on, *durations):
+    """Spark's join of the rows of each window."""
+    left, right = (spark.read.parquet(str(path)).withColumn("window", F.window("ts", *durations)) for path in sources)
+    names = [name for name in right.columns if name not in on and name != "window"]
+    right = right.withColumnsRenamed({name: f"{name}_right" for name in names if name in left.columns})
+    joined = left.join(right, ["window", *on], how)
+    first = ["window", *on]
+    return joined.select(*first, *(name for name in joined.columns if name not in first))
+
+
+@pytest.mark.parametrize(
+    "how", ["full", "anti", *(pytest.param(how, marks=pytest.mark.slow) for how in HOWS[:3] + HOWS[4:5])]
+)
+def test_aligned_windows(spark, sources, tmp_path, how):
+    durations = ("20 seconds", "10 seconds") if how in ("full", "left") else ("10 seconds",)
+    joined = fb.join(*(stream(spark, path) for path in sources), on="key", window=fb.window("ts", *durations), how=how)
+    found, query = run(joined, tmp_path)
+    assert same(ended(found), ended(aligned(spark, sources, how, ["key"], *durations))) > 30
+    assert fb.progress(query).rows_late == 0
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_batch(spark, sources, how):
+    """Every kind of join, by two keys, one of them a float: NaN equals NaN, zeros are equal, NULL equals nothing."""
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    joined = fb.join(left, right, on=["d", "key"], window=fb.window("ts", "30 seconds"), how=how)
+    expected = aligned(spark, sources, how, ["d", "key"], "30 seconds").withColumn("d", F.col("d") + F.lit(0.0))
+    assert same(joined, expected) > 30
+
+
+@pytest.mark.parametrize("how", ["full", pytest.param("inner", marks=pytest.mark.slow)])
+def test_sessions(spark, sources, tmp_path, how):
+    """A session is of the rows of both sides."""
+    gap = "2 seconds"
+    joined = fb.join(*(stream(spark, path) for path in sources), on="key", window=fb.session_window("ts", gap), how=how)
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    both = left.select("ts", "key").union(right.select("ts", "key"))
+    sessions = both.groupBy(F.session_window("ts", gap), F.col("key").alias("k")).count().drop("count").localCheckpoint()
+
+    def placed(df):
+        within = (df.ts >= sessions.session_window.start) & (df.ts < sessions.session_window.end)
+        return df.join(sessions, within & df.key.eqNullSafe(sessions.k)).drop("k")
+
+    left, right = placed(left), placed(right)
+    names = [name for name in right.columns if name in left.columns and name not in ("key", "session_window")]
+    right = right.withColumnsRenamed({name: f"{name}_right" for name in names})
+    expected = left.join(right, ["session_window", "key"], how)
+    assert same(ended(run(joined, tmp_path)[0]), ended(expected)) > 100
+
+
+def test_sides_with_watermarks_of_their_own_one_of_them_hours_behind(spark, sources, tmp_path):
+    """The side that is ahead waits; nothing is late."""
+    behind = files(tmp_path / "behind", 3, lag=0)
+    ahead = spark.read.parquet(str(sources[0])).withColumn("ts", F.col("ts") + F.expr("interval 3 hours"))
+    ahead.coalesce(1).write.parquet(str(tmp_path / "ahead"))
+    left, right = stream(spark, tmp_path / "ahead", "1 second"), stream(spark, behind, "20 seconds")
+    joined = fb.join(left, right, on="key", window=fb.window("ts", "10 seconds"), how="right")
+    found, query = run(joined, tmp_path)
+    expected = spark.read.parquet(str(behind)).where("ts < '2024-01-01 00:30'").count()
+    assert ended(found).count() == expected
+    assert ended(found).where("x is not null").count() == 0
+    assert fb.progress(query).rows_late == 0
+
+
+def test_a_join_of_two_windowed_streams_over_which_another_operator_runs(spark, sources, tmp_path):
+    """Three levels: counts of each side, joined by their windows, and the largest sum of a minute."""
+
+    def counts(df, name):
+        return fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.count("*").alias(name))
+
+    at = F.window_time("window")
+    joined = fb.join(
+        *(counts(stream(spark, path), name) for path, name in zip(sources, ("n", "m"), strict=True)),
+        on="key",
+        window=fb.window(at, "10 seconds"),
+    )
+    assert joined.columns == ["window", "key", "n", "m"]
+    top = fb.groupBy(joined, fb.window(at, "1 minute")).agg(fb.max_by("key", F.col("n") + F.col("m")), fb.max("m"))
+    found, _ = run(top, tmp_path)
+
+    def batch_counts(path, name):
+        return spark.read.parquet(str(path)).groupBy(F.window("ts", "10 seconds"), "key").agg(F.count("*").alias(name))
+
+    left, right = (batch_counts(path, name) for path, name in zip(sources, ("n", "m"), strict=True))
+    both = left.join(right, ["window", "key"]).withColumn("at", F.col("window.start"))
+    expected = both.groupBy(F.window("at", "1 minute")).agg(F.max(F.col("n") + F.col("m")).alias("most"), F.max("m"))
+    mine = {row.window: row["max(m)"] for row in ended(found).collect()}
+    assert mine == {row.window: row["max(m)"] for row in ended(expected).collect()}
+    assert len(mine) >= 2
+
+
+def test_an_empty_side(spark, sources, tmp_path):
+    """Spark has no watermark while a source has had no rows, so nothing fires; in a batch all is there."""
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    joined = fb.join(left, right.limit(0), on="key", window=fb.window("ts", "10 seconds"), how="left")
+    assert joined.count() == left.count()
+    assert joined.where("x_right is not null").count() == 0
+
+
+def test_what_cannot_be_joined(spark, sources):
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    window = fb.window("ts", "10 seconds")
+    with pytest.raises(InvalidArgument, match="inner, left, right, full, semi, anti"):
+        fb.join(left, right, "key", window, "outer")
+    with pytest.raises(UnknownColumn, match="the right side has no column 'key'"):
+        fb.join(left, right.drop("key"), "key", window)
+    with pytest.raises(InvalidArgument, match="bigint on the left side and string on the right"):
+        fb.join(left, right.withColumn("key", F.col("key").cast("string")), "key", window)
+    with pytest.raises(InvalidArgument, match="at least one key"):
+        fb.join(left, right, [], window)
+    with pytest.raises(InvalidArgument, match="a stream and a batch"):
+        fb.join(stream(spark, sources[0]), right, "key", window)
+    with pytest.raises(InvalidArgument, match="one gap for both sides"):
+        fb.join(left, right, "key", fb.session_window("ts", F.lit("1 second")))
+    with pytest.raises(InvalidArgument, match="two columns 'x_right'"):
+        fb.join(left.withColumn("x_right", F.lit(1)), right, "key", window)
+    with pytest.raises(InvalidArgument, match="write for example"):
+        fb.join(left, right, "key", fb.count_window(3))
