@@ -5,12 +5,14 @@ Each takes the streams that its parameters name, with a watermark on ``dateTime`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import forebay as fb
+from forebay.spark.timewindows import SessionWindow, TimeWindow
 
 
 def q0(bids: DataFrame) -> DataFrame:
@@ -34,6 +36,12 @@ def q3(persons: DataFrame, auctions: DataFrame) -> DataFrame:
     return auctions.where("category = 10").select("id", "seller").join(sellers, "seller").drop("seller")
 
 
+def q4(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """Average price by category of the auctions that closed in the last 10 seconds, every 5 seconds. RMW, then RMW."""
+    closed = fb.window(F.window_time("session_window"), "10 seconds", "5 seconds")
+    return fb.groupBy(q9(auctions, bids), closed, "category").agg(fb.avg("price").alias("price"))
+
+
 def q5(bids: DataFrame) -> DataFrame:
     """Hot items: the auctions with the most bids in the last 10 seconds, every 5 seconds. RMW, then RMW."""
     counts = fb.groupBy(bids, fb.window("dateTime", "10 seconds", "5 seconds"), "auction").agg(fb.count("*").alias("bids"))
@@ -50,6 +58,12 @@ def q5_append(bids: DataFrame) -> DataFrame:
         fb.max("bids").alias("most"), fb.collect_list(F.struct("auction", "bids")).alias("counts")
     )
     return listed.select(_last_10_seconds(), F.inline(F.filter("counts", lambda each: each.bids == F.col("most"))))
+
+
+def q6(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """Average selling price of each seller's last 10 closed auctions, from the 10th on. RMW, then RMW."""
+    sold = q9(auctions, bids)
+    return fb.groupBy(sold, fb.count_window(10, 1), "seller").agg(fb.avg("price").alias("price"))
 
 
 def q7(bids: DataFrame) -> DataFrame:
@@ -71,14 +85,28 @@ def q7_session(bids: DataFrame) -> DataFrame:
 
 def q8(persons: DataFrame, auctions: DataFrame) -> DataFrame:
     """Monitor new users: who opened auctions in the 10 seconds in which they registered? AAR."""
-    registered = persons.select("dateTime", F.col("id").alias("person"), "name", F.lit(None).cast("long").alias("reserve"))
+    registered = persons.select("dateTime", F.col("id").alias("person"), "name")
+    opened = auctions.select("dateTime", F.col("seller").alias("person"), "reserve")
+    both = fb.join(registered, opened, on="person", window=fb.window("dateTime", "10 seconds"))
+    return both.select("window", "person", "name", "reserve")
+
+
+def q9(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """Winning bids: the highest bid for an auction while it was open, if it reached the reserve. RMW.
+
+    The session of an auction is as long as it is open, so the bids in that time fall into it; others are alone.
+    """
+    open_for = F.unix_micros("expires") - F.unix_micros("dateTime")
+    about = ("category", "seller", "reserve")
     opened = auctions.select(
-        "dateTime", F.col("seller").alias("person"), F.lit(None).cast("string").alias("name"), "reserve"
+        "dateTime", _gap(open_for - 1), F.col("id").alias("auction"), *about, *_missing("bidder", "price")
     )
-    both = fb.groupBy(registered.union(opened), fb.window("dateTime", "10 seconds"), "person").agg(
-        fb.max("name").alias("name"), fb.collect_list("reserve").alias("reserves")
+    made = bids.select("dateTime", _gap(F.lit(1)), "auction", *_missing(*about), "bidder", "price")
+    best = fb.groupBy(opened.union(made), fb.session_window("dateTime", F.col("gap")), "auction").agg(
+        *(fb.max(name).alias(name) for name in (*about, "price")),
+        fb.max_by("bidder", "price").alias("bidder"),
     )
-    return both.where("name is not null").select("window", "person", "name", F.explode("reserves").alias("reserve"))
+    return best.where("price >= reserve").drop("reserve")
 
 
 def q10(bids: DataFrame) -> DataFrame:
@@ -103,15 +131,40 @@ def q12(bids: DataFrame) -> DataFrame:
     )
 
 
+def nbqx(auctions: DataFrame, bids: DataFrame) -> DataFrame:
+    """Auctions with their bids in sessions of four gaps and in 4 hours, five joins at once. AUR, and AAR (Rhino)."""
+    opened = auctions.select("dateTime", F.col("id").alias("auction"), "seller")
+    made = bids.select("dateTime", "auction", "bidder", "price")
+    windows: list[tuple[str, str, SessionWindow | TimeWindow]] = [
+        (f"{gap} minutes", "session_window", fb.session_window("dateTime", f"{gap} minutes")) for gap in (30, 60, 90, 120)
+    ]
+    windows.append(("4 hours", "window", fb.window("dateTime", "4 hours")))
+    joined = [
+        fb.join(opened, made, on="auction", window=window).select(
+            F.lit(name).alias("windows"), F.col(column).alias("window"), "auction", "seller", "bidder", "price"
+        )
+        for name, column, window in windows
+    ]
+    return functools.reduce(DataFrame.union, joined)
+
+
 QUERIES: dict[str, Callable[..., DataFrame]] = {
     query.__name__.replace("_", "-"): query
-    for query in (q0, q1, q2, q3, q5, q5_append, q7, q7_session, q8, q10, q11, q11_median, q12)
+    for query in (q0, q1, q2, q3, q4, q5, q5_append, q6, q7, q7_session, q8, q9, q10, q11, q11_median, q12, nbqx)
 }
 """By the names that the command line knows."""
 
 
 def _bid() -> Column:
     return F.struct("auction", "bidder", "price")
+
+
+def _gap(microseconds: Column) -> Column:
+    return F.make_interval(secs=(microseconds / 1_000_000).cast("decimal(18, 6)")).alias("gap")
+
+
+def _missing(*names: str) -> list[Column]:
+    return [F.lit(None).cast("long").alias(name) for name in names]
 
 
 def _last_10_seconds() -> Column:
