@@ -30,8 +30,9 @@ from forebay.aggregates.functions import (
     variance,
 )
 from forebay.errors import ForebayError
+from forebay.spark.dedupe import dedupe
 from forebay.spark.explain import explain
-from forebay.spark.groupby import groupBy
+from forebay.spark.groupby import groupBy, rolling
 from forebay.spark.join import join
 from forebay.spark.metrics import MetricsListener, recent_metrics
 from forebay.spark.progress import Progress, progress
@@ -56,6 +57,7 @@ __all__ = [
     "count_distinct",
     "count_window",
     "custom_window",
+    "dedupe",
     "every",
     "every_rows",
     "explain",
@@ -75,6 +77,7 @@ __all__ = [
     "progress",
     "recent_metrics",
     "register_state_source",
+    "rolling",
     "session_window",
     "stddev",
     "stddev_pop",

@@ -43,6 +43,7 @@ from forebay.windows import (
     AlignedWindows,
     CountWindows,
     CustomWindows,
+    FirstRows,
     GlobalWindow,
 )
 
@@ -51,6 +52,8 @@ def kind_of(plan: WindowPlan) -> Callable[..., Instance]:
     """The kind of instance for the windows of a plan."""
     if isinstance(plan.windows, CountWindows):
         return CountInstance
+    if isinstance(plan.windows, FirstRows):
+        return DedupeInstance
     return GlobalInstance if isinstance(plan.windows, GlobalWindow) else SessionInstance
 
 
@@ -270,7 +273,7 @@ class GlobalInstance(_UnalignedInstance):
     def fire(self, now: int) -> Iterator[pa.RecordBatch]:
         assert isinstance(self._plan.windows, GlobalWindow)
         every, purging = self._plan.windows.every, self._plan.windows.purging
-        if every is not None and now // every <= self._fired_until // every:
+        if every and now // every <= self._fired_until // every:
             return
         columns = self._store.index.columns
         live = self._store.index.live()
@@ -286,6 +289,34 @@ class GlobalInstance(_UnalignedInstance):
             self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)
         self._count(windows_fired=len(due))
         self._fired_until = now
+
+
+class DedupeInstance(_UnalignedInstance):
+    """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end."""
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        self._fresh: list[pa.RecordBatch] = []
+        super().__init__(plan, *place)
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        late = batch[START].to_numpy() <= self._fired_until
+        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
+        batch = batch.filter(pa.array(~late))
+        slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        first = numbers == 0
+        self._store.index.columns.ett[slots[first]] = batch[END].to_numpy()[first]
+        self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        for batch in self._fresh:
+            self._count(rows_out=batch.num_rows)
+            yield batch.rename_columns(self._plan.schema.names).cast(self._plan.schema)
+        self._fresh.clear()
+        live = self._store.index.live()
+        forgotten = live[self._store.index.columns.ett[live] <= watermark]
+        self._store.remove(forgotten)
+        self._count(windows_fired=len(forgotten))
+        self._fired_until = max(self._fired_until, watermark)
 
 
 class UpdateInstance(_UnalignedInstance):

@@ -167,7 +167,8 @@ class GlobalWindow:
     Attributes
     ----------
     every : int or None
-        It fires every so many microseconds of processing time, for the keys that have had rows since; None: at the end.
+        It fires every so many microseconds of processing time, for the keys that have had rows since; 0: in every
+        micro-batch; None: at the end.
     purging : bool
         Whether its rows go when it fires.
     """
@@ -176,4 +177,9 @@ class GlobalWindow:
     purging: bool = False
 
 
-Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow
+@dataclass(frozen=True)
+class FirstRows:
+    """No windows: of a key only the first row counts, and the key is forgotten at the end that the row brings."""
+
+
+Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | FirstRows

@@ -145,16 +145,22 @@ def _require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
                 raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
 
 
+def watermarked(df: DataFrame) -> str:
+    """The column with the watermark."""
+    for field in df.schema.fields:
+        if WATERMARK in field.metadata:
+            return f"`{field.name}`"
+    raise MissingWatermark(
+        "no column has a watermark, so it is not known which one is the event time. Write df.withWatermark(...), or name "
+        "the column with timeColumn= where there is such a parameter."
+    )
+
+
 def time_of(df: DataFrame, window: Window) -> Column:
     """The time column. On a stream it must have a watermark."""
     column = window.time_column
     if column is None:
-        column = next((f"`{field.name}`" for field in df.schema.fields if WATERMARK in field.metadata), None)
-    if column is None:
-        raise MissingWatermark(
-            "no column has a watermark, so the window does not know which one is the event time. "
-            "Write df.withWatermark(...), or name the column with timeColumn=."
-        )
+        column = watermarked(df)
     time = F.col(column) if isinstance(column, str) else column
     with _analysis():
         field = df.select(time).schema.fields[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -18,7 +18,7 @@ from forebay.spark import blobs, checkpoint, metrics, worker
 from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
-from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, WholeKey, Window
+from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, Trigger, WholeKey, Window
 
 if TYPE_CHECKING:
     from forebay.spark.binding import BoundOperator
@@ -106,6 +106,55 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     return GroupedStream(df, window, keys)
 
 
+def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] = "batch") -> GroupedStream:
+    """Group a stream by keys alone, for aggregates over all of a key's rows so far.
+
+    Every micro-batch emits one row for each key that has had rows in it, to be written with an upsert; or, with
+    ``emit="every"``, one for each row, in order of arrival. Nothing is ever forgotten: state grows with the number of keys,
+    and with holistic aggregates with the number of rows. Output mode is append; no watermark is needed.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame, or a batch one, of which all rows are one micro-batch.
+    *keys : Column or str
+        Key columns or expressions.
+    emit : str
+        ``batch`` or ``every``.
+
+    Returns
+    -------
+    GroupedStream
+        Call its `~GroupedStream.agg`. Results have the keys and the aggregates.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> sales = spark.createDataFrame([("a", 1), ("b", 5), ("a", 2)], "shop string, amount int").coalesce(1)
+    >>> fb.rolling(sales, "shop").agg(fb.sum("amount").alias("total")).orderBy("shop").show()
+    +----+-----+
+    |shop|total|
+    +----+-----+
+    |   a|    3|
+    |   b|    5|
+    +----+-----+
+    <BLANKLINE>
+    >>> fb.rolling(sales, "shop", emit="every").agg(fb.sum("amount").alias("total")).orderBy("total").show()
+    +----+-----+
+    |shop|total|
+    +----+-----+
+    |   a|    1|
+    |   a|    3|
+    |   b|    5|
+    +----+-----+
+    <BLANKLINE>
+    """
+    require_classic("rolling()", df)
+    if emit not in ("batch", "every"):
+        raise InvalidArgument(f"rolling() got emit={emit!r}; it can be 'batch' or 'every'")
+    return GroupedStream(df, WholeKey(Trigger(rows=1 if emit == "every" else None), accumulate=True), keys)
+
+
 def require_classic(name: str, df: DataFrame) -> None:
     """`UnsupportedConfiguration` unless the DataFrame that a function got is of a classic session."""
     if not hasattr(df, "_jdf"):
@@ -150,12 +199,17 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
 
 
 def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
-    """The results with what marks a column as a window, and its watermark, for whatever reads them."""
-    window = bound.schema.fields[0]
-    named_so = [name.lower() for name in results.columns].count(window.name.lower())
-    if clock_of(bound.plan) is not Clock.WATERMARK or named_so != 1:
+    """The results with what marks a column as a window or an event time, and its watermark, for whatever reads them."""
+    from forebay.windows import FirstRows
+
+    if clock_of(bound.plan) is not Clock.WATERMARK:
         return results
-    return results.withMetadata(window.name, window.metadata)
+    names = [name.lower() for name in results.columns]
+    passing = isinstance(bound.plan.windows, FirstRows)
+    for field in bound.schema.fields if passing else bound.schema.fields[:1]:
+        if field.metadata and names.count(field.name.lower()) == 1:
+            results = results.withMetadata(field.name, field.metadata)
+    return results
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:

@@ -43,7 +43,7 @@ def clock_of(plan: WindowPlan) -> Clock:
     from forebay.windows import CountWindows, GlobalWindow
 
     if isinstance(plan.windows, GlobalWindow):
-        return Clock.WALL
+        return Clock.WALL if plan.windows.every else Clock.NONE
     return Clock.NONE if isinstance(plan.windows, CountWindows) else Clock.WATERMARK
 
 

@@ -121,7 +121,7 @@ class CountWindow:
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a global window fires: every so often, or every so many rows. Made by `every` and `every_rows`."""
+    """When a global window fires: every so often, or every so many rows (`every`, `every_rows`); or in every micro-batch."""
 
     duration: str | None = None
     rows: int | None = None
@@ -145,7 +145,9 @@ class WholeKey:
             return Assignment(
                 CountWindows(rows, rows, accumulating=self.accumulate), f"global_window(every {rows} rows, {kept})", None
             )
-        every = _positive(session, "every()", self.trigger.duration or "")
+        if self.trigger.duration is None:
+            return Assignment(GlobalWindow(0), f"global_window(every micro-batch, {kept})", None)
+        every = _positive(session, "every()", self.trigger.duration)
         text = f"global_window(every {_seconds(every)}, {kept})"
         return Assignment(GlobalWindow(every, purging=not self.accumulate), text, None)
 

@@ -101,7 +101,8 @@ class ExtentLog:
         """Columns that all rows of some groups fit, whichever form of the query has written them."""
         extents = (extent for group in groups for extent in self._extents.get(group, ()))
         segments = {self._segments[extent.segment].schema_crc: extent.segment for extent in extents}
-        return pa.unify_schemas([self._reader(name).schema for name in segments.values()], promote_options="permissive")
+        schemas = [self._reader(name).schema for name in segments.values()]
+        return pa.unify_schemas(schemas or [pa.schema([])], promote_options="permissive")
 
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""

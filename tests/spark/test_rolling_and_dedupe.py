@@ -1,0 +1,116 @@
+"""Aggregates over all rows of a key so far, and the first row of each key."""
+
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as F
+from streams import assert_same, generate
+
+import forebay as fb
+from forebay.errors import InvalidArgument, MissingWatermark
+
+AGGREGATES = [fb.count("*").alias("n"), fb.sum("i"), fb.max("s"), fb.approx_count_distinct("u")]
+COLUMNS = [F.count, F.sum, F.max, F.approx_count_distinct]
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    return generate(spark, tmp_path, keys=15, rows=100)
+
+
+def run(df, tmp_path, name="ck"):
+    """The rows of each micro-batch."""
+    batches = {}
+    writer = df.writeStream.foreachBatch(lambda rows, batch: batches.__setitem__(batch, rows.localCheckpoint()))
+    query = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return batches, query
+
+
+def test_rolling_gives_a_row_for_each_key_of_a_batch(stream, tmp_path):
+    df = fb.rolling(stream.streaming("1 second"), "key").agg(*AGGREGATES)
+    batches, query = run(df, tmp_path)
+    seen = []
+    for batch, file in enumerate(["000", "001", "002", "003", "004"]):
+        seen.append(f"{file}.parquet")
+        static = stream.static.withColumn("file", F.col("_metadata.file_name")).where(F.col("file").isin(seen))
+        keys = static.where(F.col("file") == seen[-1]).select("key").distinct()
+        columns = [make(each.arguments[0]) for make, each in zip(COLUMNS, AGGREGATES, strict=True)]
+        expected = static.groupBy("key").agg(columns[0].alias("n"), *columns[1:]).join(keys, "key", "leftsemi")
+        if file == "002":  # an empty file
+            assert batch not in batches or not batches[batch].count()
+            continue
+        assert assert_same(batches[batch], expected, 0) > 10
+    assert fb.progress(query).rows_in == stream.static.count()
+
+
+@pytest.mark.slow
+def test_rolling_gives_a_row_for_each_row(stream, tmp_path):
+    df = fb.rolling(stream.streaming("1 second"), "key", emit="every").agg(fb.count("*").alias("n"), fb.sum("i").alias("i"))
+    batches, _ = run(df, tmp_path)
+    rows = [row for batch in sorted(batches) for row in batches[batch].collect()]
+    assert Counter((row.key, row.n) for row in rows) == Counter(
+        (key, n) for key, count in stream.static.groupBy("key").count().collect() for n in range(1, count + 1)
+    )
+    totals = {row.key: row.i for row in sorted(rows, key=lambda row: row.n)}
+    assert totals == {row.key: row.i for row in stream.static.groupBy("key").agg(F.sum("i").alias("i")).collect()}
+
+
+def test_dedupe_keeps_what_spark_keeps_within_a_watermark(stream, tmp_path):
+    """Of keys in the same micro-batches, with NULLs; then windows over what was kept."""
+    delay = "20 seconds"
+    df = stream.streaming(delay).where("ts is not null")
+    kept = fb.dedupe(df, ["k_string", F.col("i") % 10], within=delay)
+    assert kept.schema == df.schema
+    mine, query = run(kept, tmp_path)
+    theirs, _ = run(
+        df.withColumn("ten", F.col("i") % 10).dropDuplicatesWithinWatermark(["k_string", "ten"]), tmp_path, "ck2"
+    )
+    ten = F.col("i") % 10
+    for batch in theirs:
+        found, expected = (
+            Counter(map(tuple, df.select("k_string", ten).collect())) if df is not None else Counter()
+            for df in (mine.get(batch), theirs[batch])
+        )
+        assert found == expected
+    total = sum(rows.count() for rows in mine.values())
+    assert 50 < total < stream.static.count() / 2
+    progress = fb.progress(query)
+    assert progress.rows_out == total
+    assert progress.state_rows == 0
+
+
+def test_windows_over_what_was_kept(stream, tmp_path):
+    df = stream.streaming("20 seconds")
+    kept = fb.dedupe(df, ["k_string", "i"], within="1 minute")
+    counts = fb.groupBy(kept, fb.window("ts", "10 seconds")).agg(fb.count("*").alias("n"))
+    batches, _ = run(counts, tmp_path)
+    alone, _ = run(kept, tmp_path, "alone")
+    rows = alone[0]
+    for batch in sorted(alone)[1:]:
+        rows = rows.union(alone[batch])
+    expected = {
+        row.window: row.n for row in rows.groupBy(F.window("ts", "10 seconds")).agg(F.count("*").alias("n")).collect()
+    }
+    found = {row.window: row.n for each in batches.values() for row in each.collect()}
+    assert len(found) > 3
+    assert found.items() <= expected.items()
+
+
+def test_a_batch_is_deduplicated_by_key(stream):
+    kept = fb.dedupe(stream.static, "key", within="1 second")
+    assert kept.count() == stream.static.select("key").distinct().count()
+    assert fb.rolling(stream.static, "key").agg(fb.count("*")).count() == kept.count()
+
+
+def test_what_is_refused(spark, stream):
+    with pytest.raises(InvalidArgument, match="'batch' or 'every'"):
+        fb.rolling(stream.static, "key", emit="row")
+    with pytest.raises(InvalidArgument, match="at least one key"):
+        fb.dedupe(stream.static, [], within="1 second")
+    with pytest.raises(InvalidArgument, match="not a duration"):
+        fb.dedupe(stream.static, "key", within="often")
+    with pytest.raises(InvalidArgument, match="not positive"):
+        fb.dedupe(stream.static, "key", within="0 seconds")
+    with pytest.raises(MissingWatermark, match="withWatermark"):
+        fb.dedupe(spark.readStream.format("rate").load(), "value", within="1 second")
