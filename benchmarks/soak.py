@@ -120,7 +120,7 @@ def sizes(pids: list[int], directory: Path) -> dict[str, int]:
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             process = Path(f"/proc/{pid}")
-            kind = "jvm" if "java" in os.readlink(process / "exe") else "python"
+            kind = "jvm" if (process / "exe").readlink().name == "java" else "python"
             memory = [line for line in (process / "status").read_text().splitlines() if line.startswith("RssAnon")]
             measures = {
                 "MB": int(memory[0].split()[1]) // 1024,  # one that has ended has none
