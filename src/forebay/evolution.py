@@ -7,8 +7,7 @@ sees earlier rows as if its columns had been NULL in them.
 
 from __future__ import annotations
 
-import re
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,12 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.errors import LayoutChanged
+from forebay.errors import CorruptState, LayoutChanged
+from forebay.widening import widens
 
 _COUNT_OF_ALL = "*.count"
-_DECIMAL = re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)")
-_INTEGERS = (("tinyint", "smallint", "int", "bigint"), ("int8", "int16", "int32", "int64"))
+_blanks: dict[Any, pa.RecordBatch] = {}
+"""What is stored of a row of NULLs, by the form."""
 
 
 class StoredForm:
@@ -53,15 +53,20 @@ class StoredForm:
         converted: bool = False,
     ) -> None:
         self._packed, self._aggregation, self._divided, self._converted = packed, aggregation, divided, converted
-        self.id: tuple[Any, ...] = (packed, aggregation and aggregation.columns, divided)
+        self.id: tuple[Any, ...] = (packed, aggregation and aggregation.columns, divided, converted)
 
     @property
     def schema(self) -> pa.Schema:
+        """The columns."""
         return self._blank.schema
 
-    @cached_property
+    @property
     def _blank(self) -> pa.RecordBatch:
-        """What is stored of one row of NULLs."""
+        if self.id not in _blanks:
+            _blanks[self.id] = self._of_nulls()
+        return _blanks[self.id]
+
+    def _of_nulls(self) -> pa.RecordBatch:
         nulls = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in self._packed], schema=self._packed)
         if self._aggregation is None and not self._converted:
             return nulls
@@ -85,7 +90,7 @@ class StoredForm:
             if widens(str(stored.type), str(field.type)):
                 return stored.cast(field.type)
             raise LayoutChanged(
-                f"the state still has {field.name} as {stored.type}, from before it was dropped; the query now has it as "
+                f"the state has {field.name} as {stored.type} from an earlier form of the query, which now has it as "
                 f"{field.type}. Change the query back, or start it with a new checkpoint location."
             )
         if field.name == _COUNT_OF_ALL:
@@ -93,26 +98,9 @@ class StoredForm:
         return self._blank[field.name].take(np.zeros(batch.num_rows, np.int64))
 
 
-def widens(old: str, new: str) -> bool:
-    """Whether every value of one type is a value of another, by the types' names in Spark or in Arrow.
-
-    Integers become longer ones or, up to 32 bits, doubles; floats doubles; decimals get more digits before the point, but
-    not beyond 28 in all, where sums are stored in another way.
-
-    Examples
-    --------
-    >>> widens("int", "bigint"), widens("bigint", "int"), widens("decimal(10,2)", "decimal(12,2)")
-    (True, False, True)
-    """
-    if old == new:
-        return True
-    for names in _INTEGERS:
-        if old in names:
-            return new in names[names.index(old) :] or (new == "double" and old != names[-1])
-    if old == "float":
-        return new == "double"
-    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
-    if before is None or after is None or before[2] != after[2]:
-        return False
-    digits, more = int(before[1]), int(after[1])
-    return digits <= more and (digits > 28) == (more > 28)
+def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Columns that rows of all schemas fit; `CorruptState` if there are none."""
+    try:
+        return pa.unify_schemas(list(schemas) or [pa.schema([])], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise CorruptState(f"extents of the state have columns that do not go together: {error}") from error

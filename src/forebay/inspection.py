@@ -19,7 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.errors import CorruptState, ForebayError, InvalidArgument
-from forebay.evolution import StoredForm
+from forebay.evolution import StoredForm, unified
 from forebay.spark import layout as layouts
 from forebay.spark.layout import Layout
 from forebay.spark.places import DIRECTORY, Root, local_path
@@ -103,8 +103,7 @@ class InstanceState:
 
     def _aligned(self, version: Version) -> Iterator[pl.DataFrame]:
         store = AlignedStore(self.root.directory, version, [], archive=self.root.archive)
-        if len(store.slices):
-            store.form = StoredForm(store.schema)
+        store.form = StoredForm(unified(store.schemas))
         instant = pl.Datetime("us", "UTC")
         for start in store.slices.tolist():
             for batch in store.rows(start):
@@ -113,8 +112,7 @@ class InstanceState:
     def _unaligned(self, version: Version) -> Iterator[pl.DataFrame]:
         store = self.unaligned(version)
         live = store.index.live()
-        if len(live):
-            store.form = StoredForm(store.schema)
+        store.form = StoredForm(unified(store.schemas))
         parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
         for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
             rows = store.get(slots)
@@ -179,7 +177,7 @@ class OperatorState:
         """The columns that all rows of some versions fit; None if there are no rows."""
         first = (next(self.rows(*part), None) for part in chosen)
         schemas = [batch.schema for batch in first if batch is not None]
-        return StoredForm(pa.unify_schemas(schemas, promote_options="permissive")) if schemas else None
+        return StoredForm(unified(schemas)) if schemas else None
 
     def rows(self, instance: InstanceState, version: Version) -> Iterator[pa.RecordBatch]:
         """All rows of a version of an instance, with keys named as in the query, some at a time."""
@@ -233,7 +231,7 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
 def operators(root: Root) -> list[OperatorState]:
     """The operators whose state a root has."""
     ids = sorted(name for name in root.safe.directories() if filenames.is_layout(name))
-    return [OperatorState(root.within(name), name, layouts.read(root, name)) for name in ids]
+    return [OperatorState(root.within(name), name, layouts.forms(root, name)[-1]) for name in ids]
 
 
 def one(found: list[OperatorState], id_: str | None) -> OperatorState:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import polars as pl
 import pyarrow as pa
 
-JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
+_ROWS = 1 << 16
+"""Results are handed on so many at a time."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class WindowJoin:
     [[('x', 1, 2), ('y', 3, None)]]
     """
 
-    how: JoinType
+    how: Literal["inner", "left", "right", "full", "semi", "anti"]
     side: str
     left: tuple[str, ...]
     right: tuple[str, ...]
@@ -58,5 +59,6 @@ class WindowJoin:
         if joined.height:
             names = [*sides[0].columns, *sides[1].columns[len(by) :]]
             shown = joined.select(name for name in names if name in joined.columns)
-            columns = shown.drop(window).to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks().to_batches()[0]
-            yield assemble(joined[window].to_numpy(), columns.columns)
+            for part in shown.iter_slices(_ROWS):
+                table = part.drop(window).to_arrow(compat_level=pl.CompatLevel.oldest())
+                yield assemble(part[window].to_numpy(), [column.combine_chunks() for column in table.columns])

@@ -71,24 +71,34 @@ def read(
     operator: Id = None,
     batch: Batch = None,
     rows: Annotated[int, typer.Option(help="How many rows to print.")] = 20,
-    out: Annotated[Path | None, typer.Option(help="Write all rows to this file instead: .csv or .parquet.")] = None,
 ) -> None:
-    """Print rows of the state, or write all of them to a file."""
+    """Print rows of the state."""
     import itertools
 
     from forebay.inspection import one, opened
 
     with opened(location) as operators:
-        chosen = one(operators, operator)
-        batches = chosen.read(batch)
-        if out is not None:
-            console.print(f"{_written(batches, out):,} rows in {escape(str(out))}")
-            return
+        batches = one(operators, operator).read(batch)
         table: Table | None = None
         for row in itertools.islice((row for some in batches for row in some.to_pylist()), rows):
             table = table or Table(*row)
             table.add_row(*(escape(str(value)) for value in row.values()))
         console.print(table or "no rows")
+
+
+@state.command()
+def export(
+    location: Location,
+    out: Annotated[Path, typer.Argument(help="The file to write: .csv or .parquet.")],
+    operator: Id = None,
+    batch: Batch = None,
+) -> None:
+    """Write all rows of the state to a file."""
+    from forebay.inspection import one, opened
+
+    with opened(location) as operators:
+        rows = _written(one(operators, operator).read(batch), out)
+    console.print(f"{rows:,} rows in {escape(str(out))}")
 
 
 @state.command()

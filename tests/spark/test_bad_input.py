@@ -1,5 +1,8 @@
 """What cannot run is refused before the query starts, by an error of ours that names the fix."""
 
+import subprocess
+import sys
+
 import pytest
 from pyspark.sql import functions as F
 
@@ -55,7 +58,7 @@ def test_missing_time_column(df):
 
 
 def test_time_column_of_another_type(df):
-    with pytest.raises(UnsupportedType, match=r"n is a bigint; a window needs a timestamp"):
+    with pytest.raises(UnsupportedType, match=r"n is a bigint; a timestamp is needed"):
         fb.groupBy(df, fb.window("n", "1 hour")).agg(fb.count("*"))
 
 
@@ -242,3 +245,9 @@ def test_settings_of_the_stores(df, spark, setting, value, message):
             hourly(df).agg(fb.count("*"))
     finally:
         spark.conf.unset(f"spark.forebay.{setting}")
+
+
+def test_polars_is_not_imported_with_forebay():
+    """It takes its number of threads when it is imported; a worker limits that first."""
+    code = "import sys, forebay; sys.exit('polars' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

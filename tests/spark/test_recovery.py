@@ -162,7 +162,11 @@ SOME = [("arrow", "flipped"), ("manifest", "cut")]
     [SOME, pytest.param([(kind, name) for kind in ("arrow", "manifest") for name in DAMAGES], marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
-@pytest.mark.parametrize("window", [fb.window("ts", *WINDOW), fb.session_window("ts", "2 seconds")], ids=["AAR", "AUR"])
+@pytest.mark.parametrize(
+    "window",
+    [fb.window("ts", *WINDOW), pytest.param(fb.session_window("ts", "2 seconds"), marks=pytest.mark.slow)],
+    ids=["AAR", "AUR"],
+)
 def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path, damages, window):
     """Files truncated, zeroed, with a bit flipped, deleted, or with the content of another version's."""
     checkpoint = tmp_path / "ck"

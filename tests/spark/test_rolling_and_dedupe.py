@@ -80,6 +80,7 @@ def test_dedupe_keeps_what_spark_keeps_within_a_watermark(stream, tmp_path):
     assert progress.state_rows == 0
 
 
+@pytest.mark.slow
 def test_windows_over_what_was_kept(stream, tmp_path):
     df = stream.streaming("20 seconds")
     kept = fb.dedupe(df, ["k_string", "i"], within="1 minute")

@@ -53,7 +53,7 @@ def test_everything_in_state_is_read(spark, stream, checkpoint, tmp_path):
     else:
         assert state.count() == progress.rows_in
     for suffix in ("csv", "parquet"):
-        assert f"{progress.state_rows:,} rows" in shell("read", path, "--out", tmp_path / f"state.{suffix}")
+        assert f"{progress.state_rows:,} rows" in shell("export", path, tmp_path / f"state.{suffix}")
     assert pl.read_parquet(tmp_path / "state.parquet").height == progress.state_rows
     with (tmp_path / "state.csv").open() as file:
         assert sum(1 for _ in csv.reader(file)) == progress.state_rows + 1

@@ -1,7 +1,7 @@
 """Incremental aggregates: a small state per key that rows are merged into.
 
 A state consists of named *parts*. Each part is a column: how rows give it, and how several of it give one. Aggregates that
-need the same part of the same input share it, as ``sum`` and ``avg`` share a count. Semantics are Spark's: NULLs do not
+need the same parts of the same input share them, as ``sum`` and ``avg`` do. Semantics are Spark's: NULLs do not
 count, NaN is larger than any number, a sum that leaves its type is an error under ANSI and wraps (integers) or is NULL
 (decimals) otherwise.
 """
@@ -72,6 +72,11 @@ def _count(aggregate: BoundAggregate) -> Parts:
     return {_count_name(aggregate): Part(counted.cast(pl.Int64), _total)}
 
 
+def _counted(aggregate: BoundAggregate, name: str) -> Parts:
+    """The number of values in other parts. Each family has its own, so that none has values without their number."""
+    return {f"{_column(aggregate)}.{name}": Part(pl.col(_column(aggregate)).count().cast(pl.Int64), _total)}
+
+
 def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     return to_arrow(partials[_count_name(aggregate)], aggregate.result)
 
@@ -85,22 +90,22 @@ def _sum(aggregate: BoundAggregate) -> Parts:
     values = pl.col(name)
     if _is_wide(kind):
         limbs = {
-            f"{name}.sum{place}": Part(
+            f"{name}.sum{kind.scale}.{place}": Part(
                 values.fill_null(0).map_batches(partial(_limb, place), pl.Int64, is_elementwise=True).sum(), _total
             )
             for place in range(4)
         }
-        return {**limbs, **_count(aggregate)}
+        return {**limbs, **_counted(aggregate, "summed")}
     if pa.types.is_integer(kind):
         values = values.cast(pl.Decimal(38, 0))
     elif pa.types.is_decimal(kind):
         values = values.cast(pl.Decimal(38, kind.scale))
-    return {f"{name}.sum": Part(values.sum(), _total), **_count(aggregate)}
+    return {f"{name}.sum": Part(values.sum(), _total), **_counted(aggregate, "summed")}
 
 
 def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     name, kind = _column(aggregate), aggregate.input_types[0]
-    empty = (partials[f"{name}.count"] == 0).to_numpy()
+    empty = (partials[f"{name}.summed"] == 0).to_numpy()
     if pa.types.is_floating(kind):
         return pa.array(partials[f"{name}.sum"].to_numpy(), mask=empty)
     low, high, lost = _exact_sum(aggregate, partials)
@@ -114,7 +119,7 @@ def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
 
 def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     name, kind = _column(aggregate), aggregate.input_types[0]
-    counts = partials[f"{name}.count"].to_numpy()
+    counts = partials[f"{name}.summed"].to_numpy()
     empty = counts == 0
     divisor = np.where(empty, 1, counts)
     if pa.types.is_floating(kind):
@@ -149,7 +154,8 @@ def _exact_sum(aggregate: BoundAggregate, partials: pl.DataFrame) -> tuple[Words
     if not _is_wide(aggregate.input_types[0]):
         low, high = _words(partials[f"{name}.sum"])
         return low, high, np.zeros(len(low), np.bool_)
-    limbs = [partials[f"{name}.sum{place}"].to_numpy().copy() for place in range(4)]
+    scale = aggregate.input_types[0].scale
+    limbs = [partials[f"{name}.sum{scale}.{place}"].to_numpy().copy() for place in range(4)]
     for place in range(3):
         limbs[place + 1] += limbs[place] >> 32  # an arithmetic shift: the carry
         limbs[place] &= 0xFFFFFFFF
@@ -195,10 +201,10 @@ def _moments(aggregate: BoundAggregate) -> Parts:
     """Count, mean and the sum of squared deviations, merged as Chan, Golub and LeVeque do."""
     name = _column(aggregate)
     values = pl.col(name)
-    n, mean = pl.col(f"{name}.count"), pl.col(f"{name}.mean")
+    n, mean = pl.col(f"{name}.varied"), pl.col(f"{name}.mean")
     mean_of_all = pl.when(n.sum() > 0).then((n * mean).sum() / n.sum())  # NULL, not NaN, when there is no value yet
     return {
-        **_count(aggregate),
+        **_counted(aggregate, "varied"),
         f"{name}.mean": Part(values.mean(), lambda part: mean_of_all),
         f"{name}.m2": Part(values.var(ddof=0) * values.count(), lambda part: (part + n * (mean - mean_of_all) ** 2).sum()),
     }
@@ -206,7 +212,7 @@ def _moments(aggregate: BoundAggregate) -> Parts:
 
 def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     name = _column(aggregate)
-    degrees = partials[f"{name}.count"].to_numpy() - (0 if aggregate.function.endswith("_pop") else 1)
+    degrees = partials[f"{name}.varied"].to_numpy() - (0 if aggregate.function.endswith("_pop") else 1)
     squares = partials[f"{name}.m2"].fill_null(0.0).to_numpy()
     null = degrees <= 0
     values = squares / np.where(null, 1, degrees)

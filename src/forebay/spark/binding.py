@@ -27,7 +27,7 @@ from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern, choose
 from forebay.spark.conf import WATERMARK, Conf
 from forebay.spark.inputs import Inputs, identity, require_supported
-from forebay.spark.layout import Layout
+from forebay.spark.layout import APPLY, Layout
 from forebay.spark.sides import SIDE, Sides
 from forebay.spark.timewindows import CustomWindow, Window, text_of
 from forebay.windowing import WindowPlan
@@ -68,7 +68,7 @@ def bind(
         )
     aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
-    with _analysis():
+    with analysis():
         spark_columns = [_spark_column(aggregate) for aggregate in named]
         grouped = ([] if assignment.result is None else [assignment.result]) + key_columns
         schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
@@ -86,7 +86,7 @@ def bind(
         shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
         aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
-        reads = {f"apply({name})": (column,) for column, name in shown}
+        reads = {APPLY: tuple(column for column, _ in shown)}
     elif sides:
         results = sides.fields
         side, columns = inputs.add(F.col(SIDE)), {name: inputs.add(F.col(name)) for name in sides.columns}
@@ -95,7 +95,7 @@ def bind(
         holistic = [f"join({sides.how})"]
         reads = {text: (side, *(columns[name] for name in names)) for text, names in sides.reads.items()}
     else:
-        with _analysis():
+        with analysis():
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
         texts = [text_of(_unnamed(aggregate)) for aggregate in named]
@@ -162,19 +162,24 @@ def time_of(df: DataFrame, window: Window) -> Column:
     if column is None:
         column = watermarked(df)
     time = F.col(column) if isinstance(column, str) else column
-    with _analysis():
+    with analysis():
         field = df.select(time).schema.fields[0]
-    if not isinstance(field.dataType, T.TimestampType | T.TimestampNTZType):
-        raise UnsupportedType(
-            f"the time column {field.name} is a {field.dataType.simpleString()}; a window needs a timestamp. "
-            "Convert it with pyspark.sql.functions.to_timestamp before withWatermark."
-        )
+    require_timestamp(field)
     if df.isStreaming and WATERMARK not in field.metadata:
         raise MissingWatermark(
             f"the time column {field.name} has no watermark, so its windows would never fire. "
             f'Write df.withWatermark("{field.name}", "10 minutes") with the delay you accept.'
         )
     return time
+
+
+def require_timestamp(field: T.StructField) -> None:
+    """`UnsupportedType` unless a time column is a timestamp."""
+    if not isinstance(field.dataType, T.TimestampType | T.TimestampNTZType):
+        raise UnsupportedType(
+            f"the time column {field.name} is a {field.dataType.simpleString()}; a timestamp is needed. "
+            "Convert it with pyspark.sql.functions.to_timestamp before withWatermark; of a window take window_time."
+        )
 
 
 def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
@@ -222,7 +227,7 @@ def _unnamed(aggregate: Aggregate) -> Column:
 
 
 @contextlib.contextmanager
-def _analysis() -> Iterator[None]:
+def analysis() -> Iterator[None]:
     """What Spark's analysis refuses becomes an error of ours, without the stack trace that Spark would log."""
     logger = logging.getLogger("DataFrameQueryContextLogger")
     disabled, logger.disabled = logger.disabled, True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import re
 import weakref
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from forebay.store import filenames
 
 CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
+DIRECTORIES = PREFIX + "internal.directories"
 OUTPUT_MODE = PREFIX + "internal.outputMode"
 MARK = re.compile(f"forebay_({filenames.LAYOUT_ID})")
 """An operator's output column is named so; thereby a query's plan tells which operators it has."""
@@ -80,6 +82,12 @@ def state_root(place: Place) -> Root:
     return place.root(worker.local_property(CHECKPOINT), str(worker.local_property("sql.streaming.queryId")))
 
 
+def directories(layout: Layout) -> list[str]:
+    """In a task: where an operator had state when its query started."""
+    found: dict[str, list[str]] = json.loads(worker.local_property(DIRECTORIES) or "{}")
+    return found.get(layouts.layout_id(layout), [])
+
+
 def updating() -> bool:
     """In a task: whether its query runs in update mode."""
     return worker.local_property(OUTPUT_MODE) == "Update"
@@ -124,15 +132,30 @@ def _require_possible(mode: str, plan: str) -> None:
             )
 
 
-def _require_known_layouts(root: Root, plan: str, *, updating: bool) -> None:
-    """`LayoutChanged` if the checkpoint has a layout that is not in the plan, nor can become one that is."""
-    here = [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
-    names = [layouts.layout_id(layout) for layout in here]
-    for name in root.safe.directories() if here else ():
-        if filenames.is_layout(name) and name not in names:
-            written = layouts.read(root, name)
-            if not any(layouts.evolves(written, layout) for layout in here):
-                raise layouts.changed(root, name, _nearest(written, here))
+def _directories_of(root: Root, plan: str, *, updating: bool) -> dict[str, list[str]]:
+    """The directories in which the operators of a plan have state, by the names of their layouts.
+
+    `LayoutChanged` if one is neither of a layout in the plan nor of one that can become such; that it does is noted there.
+    """
+    here = {layouts.layout_id(layout): layout for layout in _layouts(plan, updating=updating)}
+    found: dict[str, list[str]] = {name: [] for name in here}
+    there = sorted(name for name in root.safe.directories() if filenames.is_layout(name)) if here else []
+    for name in there:
+        history = layouts.forms(root, name)
+        latest = layouts.layout_id(history[-1])
+        if latest not in here:
+            new_first = sorted(here, key=lambda each: each in there)
+            heirs = [each for each in new_first if layouts.evolves(history, here[each])]
+            if not heirs:
+                raise layouts.changed(root, history[-1], _nearest(history[-1], list(here.values())))
+            latest = heirs[0]
+            layouts.record(root, name, history, here[latest])
+        found[latest].append(name)
+    return found
+
+
+def _layouts(plan: str, *, updating: bool) -> list[Layout]:
+    return [layout_in(operator.layout, updating=updating) for operator in operators(plan)]
 
 
 def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:
@@ -159,7 +182,7 @@ class _Starts(StreamingQueryListener):
         conf.unset(REFUSED)
         try:
             _require_possible(mode, plan)
-            _require_known_layouts(root_of(query), plan, updating=mode == "Update")
+            conf.set(DIRECTORIES, json.dumps(_directories_of(root_of(query), plan, updating=mode == "Update")))
         except ForebayError as error:  # for the first task to raise
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
 

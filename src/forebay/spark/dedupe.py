@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -20,7 +21,8 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     A row is emitted in the micro-batch in which it arrives. Its key is known until the watermark reaches the row's event
     time plus ``within``, and what comes with that key meanwhile is dropped. So of rows that are less than ``within`` apart
     in event time only one is kept, and one that is further apart may be dropped while the watermark is behind. This is
-    Spark's ``dropDuplicatesWithinWatermark`` with a duration of its own. State is the keys, not the rows.
+    Spark's ``dropDuplicatesWithinWatermark`` with a duration of its own. State is the keys, not the rows; the rows that a
+    micro-batch keeps must fit into the worker's memory.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
         Aggregation,
     )  # imports polars, which workers do later
     from forebay.patterns import Choice, Pattern
-    from forebay.spark.binding import BoundOperator, watermarked
+    from forebay.spark.binding import BoundOperator, analysis, require_timestamp, watermarked
     from forebay.spark.inputs import identity, require_supported
     from forebay.windowing import WindowPlan
     from forebay.windows import END, HIGH, LOW, TIME, FirstRows
@@ -73,8 +75,12 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     duration = microseconds(df.sparkSession, "within", within)
     if duration <= 0:
         raise InvalidArgument(f"within {within!r} is not positive")
-    time = F.col(watermarked(df)) if df.isStreaming else F.timestamp_micros(F.lit(0))
-    fields = df.select(*columns).schema.fields
+    time = F.timestamp_micros(F.lit(0))
+    with analysis():
+        fields = df.select(*columns).schema.fields
+        if df.isStreaming:
+            time = F.col(watermarked(df))
+            require_timestamp(df.select(time).schema.fields[0])
     for field in (*fields, *df.schema.fields):
         require_supported(field.dataType, field.name)
     high, low = identity(columns, [field.dataType for field in fields])
@@ -85,7 +91,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
             time.alias(TIME),
             high.alias(HIGH),
             low.alias(LOW),
-            F.timestamp_micros(F.unix_micros(time) + duration).alias(END),
+            (time + F.make_dt_interval(secs=F.lit(Decimal(duration) / 1_000_000))).alias(END),
             *rows,
         ],
         plan=WindowPlan(FirstRows(), packed, (), Aggregation((), ()), Pattern.RMW, schema, conf.options),

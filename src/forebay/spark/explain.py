@@ -6,7 +6,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.spark import checkpoint
-from forebay.spark import layout as layouts
 from forebay.spark.layout import Layout
 from forebay.spark.places import Root
 
@@ -56,7 +55,6 @@ def _seen(root: Root, operator: Layout) -> str:
     from forebay import inspection
     from forebay.store.profile import Profile
 
-    found = inspection.operators(root)
-    states = (state for state in found if state.layout == operator or layouts.evolves(state.layout, operator))
+    states = (state for state in inspection.operators(root) if state.layout == operator)
     parts = (part for state in states for part in state.chosen())
     return Profile.of(instance.unaligned(version).index for instance, version in parts).advice

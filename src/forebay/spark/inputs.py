@@ -15,6 +15,7 @@ from forebay.aggregates import hyperloglog
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import UnsupportedType
+from forebay.spark.layout import NAMESAKE
 from forebay.spark.timewindows import text_of
 
 _PLAIN = (
@@ -60,8 +61,8 @@ class Inputs:
         kind, text = self._df.select(column).schema.fields[0].dataType, text_of(column)
         require_supported(kind, text)
         name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
-        while name in self._expressions:  # another expression with the same text
-            name += "_"
+        if name in self._expressions:  # another expression with the same text
+            name += f"{NAMESAKE}{len(self._expressions)}"
         self._expressions[name] = column
         self.columns.append(column.alias(name))
         self.types[name] = kind.simpleString()

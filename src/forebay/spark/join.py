@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import Literal, get_args
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument, UnknownColumn
-from forebay.joins import JoinType
 from forebay.spark.groupby import ready, require_classic, run
-from forebay.spark.timewindows import CustomWindow, SessionWindow, TimeWindow
+from forebay.spark.timewindows import CustomWindow, SessionWindow, TimeWindow, text_of
+
+JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
+
+WINDOWS = ("window", "session_window")
+"""Columns of either side that give way to the window of the join."""
 
 
 def join(
@@ -92,8 +97,13 @@ def join(
     _require_same_keys(left, right, keys)
     conf = ready(left)
     times = time_of(left, window), time_of(right, window)
+    _require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
     both, sides = united(left, right, keys, times, how, suffix)
-    return run(both, bind(both, replace(window, time_column=TIME), keys, sides, conf), conf)
+    bound = bind(
+        both, replace(window, time_column=TIME), [key if key.isidentifier() else f"`{key}`" for key in keys], sides, conf
+    )
+    shown = bound.layout["window"].replace(TIME, " = ".join(dict.fromkeys(map(text_of, times))))
+    return run(both, replace(bound, layout={**bound.layout, "window": shown}), conf)
 
 
 def _require_same_keys(left: DataFrame, right: DataFrame, keys: list[str]) -> None:
@@ -103,8 +113,12 @@ def _require_same_keys(left: DataFrame, right: DataFrame, keys: list[str]) -> No
         for df, name in ((left, "left"), (right, "right")):
             if key not in df.columns:
                 raise UnknownColumn(f"the {name} side has no column {key!r}; it has {', '.join(df.columns)}")
-        kinds = [df.schema[key].dataType.simpleString() for df in (left, right)]
-        if kinds[0] != kinds[1]:
-            raise InvalidArgument(
-                f"the key {key!r} is {kinds[0]} on the left side and {kinds[1]} on the right; cast one of them"
-            )
+        if key.lower() in WINDOWS:
+            raise InvalidArgument(f"rows are joined on their window anyway; leave {key!r} out of on=")
+        _require_same_type(f"the key {key!r}", *(df.select(F.col(f"`{key}`")) for df in (left, right)))
+
+
+def _require_same_type(what: str, left: DataFrame, right: DataFrame) -> None:
+    kinds = [df.schema.fields[0].dataType.simpleString() for df in (left, right)]
+    if kinds[0] != kinds[1]:
+        raise InvalidArgument(f"{what} is {kinds[0]} on the left side and {kinds[1]} on the right; cast one of them")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.errors import CorruptState, LayoutChanged
-from forebay.evolution import widens
 from forebay.spark.places import Root
 from forebay.store import filenames
 from forebay.store.archive import MountedArchive
 from forebay.store.filenames import Version
+from forebay.widening import widens
 
 Layout = dict[str, Any]
 """Window function, keys, pattern and number of instances, which must not change under a checkpoint; and the aggregates,
 each with the columns that it reads and their types, which may change as `evolves` says."""
+
+APPLY, JOIN = "apply", "join("
+"""How a user's function, and a join, begin among the aggregates."""
+
+NAMESAKE = "#"
+"""In the name of an input whose text is also that of another one: it goes by their order, which must not change then."""
 
 _TOKEN = re.compile(f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})")
 
@@ -37,8 +45,13 @@ class Location:
     version: Version | None = None
 
     @classmethod
-    def new(cls, root: Root, vnode: int, layout: Layout) -> Location:
-        """A place for an instance that has no state yet. No other instance or attempt ever gets the same."""
+    def new(cls, root: Root, vnode: int, layout: Layout, directories: Sequence[str] = ()) -> Location:
+        """A place for an instance that has no state yet. No other instance or attempt ever gets the same.
+
+        ``directories`` are those in which the operator has state.
+        """
+        if directories:
+            return cls(root, directories[0], filenames.new_instance(vnode))
         name = layout_id(layout)
         described = root.directory / name / filenames.LAYOUT
         if not described.exists():
@@ -47,13 +60,13 @@ class Location:
         return cls(root, name, filenames.new_instance(vnode))
 
     @classmethod
-    def parse(cls, root: Root, token: str, layout: Layout) -> Location:
-        """The place that a token names; `LayoutChanged` when state of that layout cannot become state of this one."""
+    def parse(cls, root: Root, token: str, layout: Layout, directories: Sequence[str] = ()) -> Location:
+        """The place that a token names; `LayoutChanged` when that is the place of another operator."""
         match = _TOKEN.fullmatch(token)
         if match is None or not filenames.is_instance(match["instance"]):
             raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
-        if match["layout"] != layout_id(layout) and not evolves(read(root, match["layout"]), layout):
-            raise changed(root, match["layout"], layout)
+        if match["layout"] not in (layout_id(layout), *directories):
+            raise changed(root, read(root, match["layout"]), layout)
         return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
 
     @property
@@ -69,27 +82,30 @@ class Location:
         return f"{self.layout}/{self.instance}/{self.version}"
 
 
-def evolves(before: Layout, layout: Layout) -> bool:
-    """Whether a query may go on with the state of another layout.
+def evolves(history: Sequence[Layout], layout: Layout) -> bool:
+    """Whether a query may go on with state that has had some layouts.
 
-    It may when nothing but aggregates differ, at least one has stayed, and those that have read the same columns as before,
-    with the same types or wider ones. What is added starts as if its columns had been NULL until now.
+    It may when nothing but aggregates differ from the last one, at least one has stayed, those that have read the columns
+    that they read before, and no column has ever had a wider type. What is added starts as if its columns had been NULL
+    until now. Joins keep their columns.
     """
+    before = history[-1]
     old, new = before["aggregates"], layout["aggregates"]
+    if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new):
+        return False
+    types = {name: kind for columns in new.values() for name, kind in columns.items()}
+    had = [(name, kind) for form in history for columns in form["aggregates"].values() for name, kind in columns.items()]
+    joined = [{text for text in form if not text.startswith(JOIN)} for form in (old, new) if any(map(_is_join, form))]
     return (
-        {**before, "aggregates": new} == layout
-        and not {*old}.isdisjoint(new)
-        and all(
-            name in old[text] and widens(old[text][name], kind)
-            for text in {*old} & {*new}
-            for name, kind in new[text].items()
-        )
+        all(widens(kind, types[name]) for name, kind in had if name in types)
+        and all({*new[text]} <= {*old[text]} for text in {*old} & {*new} if text != APPLY)
+        and (not joined or joined[0] == joined[-1])
+        and not any(NAMESAKE in name for name in (*types, *dict(had)))
     )
 
 
-def changed(root: Root, written: str, layout: Layout) -> LayoutChanged:
-    """The error for state of the layout named ``written`` under a query that now has ``layout``."""
-    before = read(root, written)
+def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
+    """The error for state of a layout under a query that now has another one."""
     differences = "".join(
         f"\n  {name}: the checkpoint has {_shown(before.get(name))}, the query now has {_shown(layout.get(name))}"
         for name in sorted({*before, *layout})
@@ -102,25 +118,58 @@ def changed(root: Root, written: str, layout: Layout) -> LayoutChanged:
     )
 
 
+def _is_join(text: str) -> bool:
+    return text.startswith(JOIN)
+
+
 def _shown(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
-    return ", ".join(f"{text} of {', '.join(columns.values())}" if columns else text for text, columns in value.items())
+    read = {text: ", ".join(f"{name} {kind}" for name, kind in columns.items()) for text, columns in value.items()}
+    return "; ".join(f"{text} of {columns}" if columns else text for text, columns in read.items())
+
+
+def forms(root: Root, name: str) -> list[Layout]:
+    """The layouts that the state in a directory has had, the one that names it first."""
+    found = [read(root, name)]
+    with contextlib.suppress(FileNotFoundError):
+        while True:
+            found.append(_parsed(root, f"{name}/{filenames.LATER_LAYOUT.format(len(found))}"))
+    return found
+
+
+def record(root: Root, name: str, history: Sequence[Layout], layout: Layout) -> None:
+    """Note that the state in a directory has a new layout from now on."""
+    root.safe.write(f"{name}/{filenames.LATER_LAYOUT.format(len(history))}", _text(layout))
 
 
 def read(root: Root, name: str) -> Layout:
     """The layout with that name."""
     path = f"{name}/{filenames.LAYOUT}"
     try:
-        layout: Layout = json.loads(root.safe.read(path))
-        if layout_id(layout) != name:
-            raise ValueError("its content is not that of its name")
-    except (OSError, ValueError) as error:
-        raise CorruptState(
-            f"{path} in {root.safe} cannot be read: {error}. Restore the checkpoint together with its state directory "
-            "from a copy."
-        ) from error
+        layout = _parsed(root, path)
+    except FileNotFoundError as error:
+        raise _unreadable(root, path, error) from error
+    if layout_id(layout) != name:
+        raise _unreadable(root, path, "its content is not that of its name")
     return layout
+
+
+def _parsed(root: Root, path: str) -> Layout:
+    try:
+        layout: Layout = json.loads(root.safe.read(path))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unreadable(root, path, error) from error
+    return layout
+
+
+def _unreadable(root: Root, path: str, reason: object) -> CorruptState:
+    return CorruptState(
+        f"{path} in {root.safe} cannot be read: {reason}. Restore the checkpoint together with its state directory from a "
+        "copy."
+    )
 
 
 def _text(layout: Layout) -> bytes:

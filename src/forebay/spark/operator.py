@@ -108,7 +108,8 @@ class WindowOperator(StatefulProcessor):
         updating = checkpoint.updating()
         layout = checkpoint.layout_in(self._layout, updating=updating)
         token, fired_until, timer = self._state.get() or (None, NEVER, None)
-        location = Location.parse(root, token, layout) if token else Location.new(root, vnode, layout)
+        known = checkpoint.directories(layout)
+        location = Location.parse(root, token, layout, known) if token else Location.new(root, vnode, layout, known)
         home = location.home
         instance = open_instance(
             self._plan,

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
-from forebay.joins import JoinType
+from forebay.spark.inputs import require_supported
+from forebay.spark.join import WINDOWS, JoinType
 
 SIDE = "__right"
 """True in rows of the right side."""
@@ -46,8 +47,7 @@ class Sides:
     @property
     def fields(self) -> list[T.StructField]:
         """The fields of the result, after the window and the keys."""
-        shown = self.left if self.how in ("semi", "anti") else (*self.left, *self.right)
-        return [T.StructField(field.name, field.dataType) for _, field in shown]
+        return [T.StructField(field.name, field.dataType) for _, field in (*self.left, *self.right)]
 
     @property
     def reads(self) -> dict[str, list[str]]:
@@ -63,13 +63,18 @@ def united(
 
     A column of one side shares its common column with one of the other side that has the same type.
     """
-    chosen = [[f for f in df.schema.fields if f.name not in on and f.name not in WINDOWS] for df in (left, right)]
+    shown = (left,) if how in ("semi", "anti") else (left, right)
+    taken = {name.lower() for name in (*on, *WINDOWS)}
+    chosen = [[f for f in df.schema.fields if df in shown and f.name.lower() not in taken] for df in (left, right)]
+    for field in (*chosen[0], *chosen[1]):
+        require_supported(field.dataType, field.name)
     taken = {name.lower() for name in (*on, *(field.name for field in chosen[0]))}
     renamed = [
         T.StructField(f.name + suffix if f.name.lower() in taken else f.name, f.dataType, metadata=f.metadata)
         for f in chosen[1]
     ]
     common: dict[tuple[str, int], str] = {}
+    types: dict[str, T.DataType] = {}
 
     def places(fields: list[T.StructField]) -> list[str]:
         seen: Counter[str] = Counter()
@@ -77,11 +82,11 @@ def united(
         for field in fields:
             kind = field.dataType.simpleString()
             names.append(common.setdefault((kind, seen[kind]), f"__{len(common)}"))
+            types[names[-1]] = field.dataType
             seen[kind] += 1
         return names
 
     columns = [places(fields) for fields in chosen]
-    types = {name: kind for (kind, _), name in common.items()}
     parts = []
     for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (False, True), strict=True):
         held = {name: F.col(f"`{field.name}`") for name, field in zip(names, fields, strict=True)}
@@ -95,12 +100,8 @@ def united(
             )
         )
     sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
-    names = [name.lower() for name in (*on, *(field.name for field in sides.fields))]
+    names = [name.lower() for name in (*on, *WINDOWS, *(field.name for field in sides.fields))]
     repeated = [name for name, times_ in Counter(names).items() if times_ > 1]
     if repeated:
         raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
     return parts[0].union(parts[1]), sides
-
-
-WINDOWS = ("window", "session_window")
-"""Columns of either side that give way to the window of the join."""

@@ -94,9 +94,9 @@ class AlignedStore:
         return self._log.base
 
     @property
-    def schema(self) -> pa.Schema:
-        """Columns that all rows on disk fit."""
-        return self._log.schema_of(self._log.groups.tolist())
+    def schemas(self) -> list[pa.Schema]:
+        """The different columns that rows on disk have."""
+        return self._log.schemas_of(self._log.groups.tolist())
 
     @property
     def slices(self) -> Times:

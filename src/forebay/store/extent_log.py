@@ -97,12 +97,11 @@ class ExtentLog:
         """Number of rows in ``groups``."""
         return sum(extent.rows for group in groups for extent in self._extents.get(group, ()))
 
-    def schema_of(self, groups: Iterable[int]) -> pa.Schema:
-        """Columns that all rows of some groups fit, whichever form of the query has written them."""
+    def schemas_of(self, groups: Iterable[int]) -> list[pa.Schema]:
+        """The different columns that rows of some groups have, as forms of the query have written them."""
         extents = (extent for group in groups for extent in self._extents.get(group, ()))
         segments = {self._segments[extent.segment].schema_crc: extent.segment for extent in extents}
-        schemas = [self._reader(name).schema for name in segments.values()]
-        return pa.unify_schemas(schemas or [pa.schema([])], promote_options="permissive")
+        return [self._reader(name).schema for name in segments.values()]
 
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""

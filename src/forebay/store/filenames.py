@@ -12,6 +12,7 @@ _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp")
 _SEGMENT = re.compile(r"(\d{12})-[0-9a-f]{8}-\d{4,}\.arrow")
 
 LAYOUT = "layout.json"
+LATER_LAYOUT = "layout-{:04}.json"
 LAYOUT_ID = "[0-9a-f]{12}"
 
 

@@ -106,9 +106,9 @@ class UnalignedStore:
         return self._log.base
 
     @property
-    def schema(self) -> pa.Schema:
-        """Columns that all rows on disk fit."""
-        return self._log.schema_of(self._extents)
+    def schemas(self) -> list[pa.Schema]:
+        """The different columns that rows on disk have."""
+        return self._log.schemas_of(self._extents)
 
     @cached_property
     def index(self) -> KeyIndex:
