@@ -41,7 +41,10 @@ def session() -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": "1g",  # a heap grows to what it may have; what Spark keeps for its UI, to these numbers
+        **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "50"),
+        "spark.ui.retainedTasks": "500",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.log.level": "ERROR",
     }

@@ -58,9 +58,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     +---+
     <BLANKLINE>
     """
-    from forebay.aggregates.aggregation import (
-        Aggregation,
-    )  # imports polars, which workers do later
+    from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
     from forebay.patterns import Choice, Pattern
     from forebay.spark.binding import BoundOperator, analysis, require_timestamp, watermarked
     from forebay.spark.inputs import identity, require_supported

@@ -63,9 +63,10 @@ def united(
 
     A column of one side shares its common column with one of the other side that has the same type.
     """
-    shown = (left,) if how in ("semi", "anti") else (left, right)
     taken = {name.lower() for name in (*on, *WINDOWS)}
-    chosen = [[f for f in df.schema.fields if df in shown and f.name.lower() not in taken] for df in (left, right)]
+    chosen = [[f for f in df.schema.fields if f.name.lower() not in taken] for df in (left, right)]
+    if how in ("semi", "anti"):
+        chosen[1] = []
     for field in (*chosen[0], *chosen[1]):
         require_supported(field.dataType, field.name)
     taken = {name.lower() for name in (*on, *(field.name for field in chosen[0]))}
