@@ -144,11 +144,11 @@ def _directories_of(root: Root, plan: str, *, updating: bool) -> dict[str, list[
         history = layouts.forms(root, name)
         latest = layouts.layout_id(history[-1])
         if latest not in here:
-            new_first = sorted(here, key=lambda each: each in there)
-            heirs = [each for each in new_first if layouts.evolves(history, here[each])]
+            heirs = [each for each in here if layouts.evolves(history, here[each])]
             if not heirs:
                 raise layouts.changed(root, history[-1], _nearest(history[-1], list(here.values())))
-            latest = heirs[0]
+            kept = {each: len(history[-1]["aggregates"].keys() & here[each]["aggregates"].keys()) for each in heirs}
+            latest = min(heirs, key=lambda each: (each in there or bool(found[each]), -kept[each]))
             layouts.record(root, name, history, here[latest])
         found[latest].append(name)
     return found
