@@ -12,7 +12,9 @@ from pyspark.sql import functions as F
 from streams import assert_same, generate, oracle
 
 import forebay as fb
-from forebay.spark.layout import evolves
+from forebay.errors import CorruptState
+from forebay.spark.layout import Location, evolves, forms, record
+from forebay.spark.places import Root
 
 WINDOW = ("30 seconds", "10 seconds")
 KEPT = [fb.count("*").alias("n"), fb.sum("i"), fb.max("i"), fb.min("f"), fb.avg("i")]
@@ -198,6 +200,19 @@ def layout(**aggregates):
 )
 def test_which_layouts_can_follow(history, new, may):
     assert evolves([layout(**each) for each in history], layout(**new)) is may
+
+
+def test_forms_of_a_query_are_kept_in_order_and_a_damaged_one_is_refused(tmp_path):
+    root, first, second = Root(tmp_path), layout(sum={"a_x": "int"}), layout(sum={"a_x": "bigint"})
+    name = Location.new(root, 0, first).layout
+    assert forms(root, name) == [first]
+    record(root, name, [first], second)
+    assert forms(root, name) == [first, second]
+    assert Location.new(root, 1, second, [name]).layout == name
+    described = tmp_path / name / "layout.json"
+    described.write_text(described.read_text().replace("int", "string"))
+    with pytest.raises(CorruptState, match=r"layout.json .* cannot be read: its content is not that of its name"):
+        forms(root, name)
 
 
 def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tmp_path):
