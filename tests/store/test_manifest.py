@@ -44,6 +44,13 @@ def test_every_flipped_bit_is_found(path):
             manifests.read(path.parent, VERSION)
 
 
+def test_the_manifest_of_another_version_is_found(path):
+    other = Version(6, "89abcdef")
+    path.rename(path.with_name(f"{other}.manifest"))
+    with pytest.raises(CorruptState, match="is the manifest of another version, 000000000007-0123abcd"):
+        manifests.read(path.parent, other)
+
+
 def test_every_truncation_is_found(path):
     whole = path.read_bytes()
     for size in range(len(whole)):

@@ -110,7 +110,10 @@ def parse(data: bytes, path: Path) -> Manifest:
         )
     if words[3] != f"{zlib.crc32(body):08x}".encode():
         raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {_RESTORE}")
-    return _from_json(json.loads(body))
+    manifest = _from_json(json.loads(body))
+    if filenames.version_of(path.name) != manifest.version:
+        raise CorruptState(f"{path} is the manifest of another version, {manifest.version}. {_RESTORE}")
+    return manifest
 
 
 _RESTORE = "Restore the checkpoint together with its state directory from a copy."
