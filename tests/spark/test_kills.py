@@ -181,8 +181,14 @@ def standalone(directory):
             process.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "again"), [("failing", "task"), ("losing", "stage"), ("slow", "task")])
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [
+        ("failing", "task"),
+        pytest.param("losing", "stage", marks=pytest.mark.slow),
+        pytest.param("slow", "task", marks=pytest.mark.slow),
+    ],
+)
 def test_tasks_and_stages_that_are_tried_again(spark, source, undisturbed, tmp_path, kind, again):
     """A task fails; an executor is lost with what it had shuffled; a task is slow, and another attempt overtakes it."""
     directory = prepared(source, tmp_path / "job")
