@@ -95,11 +95,11 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
         return False
     types = {name: kind for columns in new.values() for name, kind in columns.items()}
     had = [(name, kind) for form in history for columns in form["aggregates"].values() for name, kind in columns.items()]
-    joined = [{text for text in form if not text.startswith(JOIN)} for form in (old, new) if any(map(_is_join, form))]
+    columns_of_joins = [{text for text in form if not _is_join(text)} for form in (old, new) if any(map(_is_join, form))]
     return (
         all(widens(kind, types[name]) for name, kind in had if name in types)
         and all({*new[text]} <= {*old[text]} for text in {*old} & {*new} if text != APPLY)
-        and (not joined or joined[0] == joined[-1])
+        and (not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1])
         and not any(NAMESAKE in name for name in (*types, *dict(had)))
     )
 
