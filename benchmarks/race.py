@@ -6,7 +6,8 @@ Bids come from the NEXMark generator with 100,000 active bidders and auctions, n
 time, 1 million events (of which 92% are bids) in a pair of parquet files, and as raw records for engines that do not read
 parquet. Engines on Spark take a pair per micro-batch. All get two cores. First all peers answer a small input, and their
 answers must be equal. Then each is timed in every round, each run a process of its own: the first quarter of its input warms
-it up, the rest is timed up to the end of the run. Slow peers get fewer pairs or fewer events per second of event time, never less than 20 windows of event time.
+it up, the rest is timed up to the end of the run. Slow peers get fewer pairs, or fewer
+events per second of event time, never less than 20 windows of it.
 
 Results are in ``bench/race``: ``results.csv`` with every run, ``machine.json``, charts, ``report.html``. When nothing was
 left out, the table in ``docs/benchmarks.md`` is replaced.
