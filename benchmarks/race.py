@@ -9,6 +9,8 @@ answers must be equal. Then each is timed in every round, each run a process of 
 it up, the rest is timed up to the end of the run. Slow peers get fewer pairs, or fewer
 events per second of event time, never less than 20 windows of it.
 
+``--quick`` is forebay and Spark alone, over a million events at 5,000 per second, once, with a process per engine.
+
 Results are in ``bench/race``: ``results.csv`` with every run, ``machine.json``, charts, ``report.html``. When nothing was
 left out, the table in ``docs/benchmarks.md`` is replaced.
 """
@@ -19,6 +21,7 @@ import argparse
 import contextlib
 import csv
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -26,7 +29,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +62,7 @@ class Peer:
 
     script: str
     options: tuple[str, ...] = ()
-    pairs: int = 20
+    pairs: int = 12
     data: str = "bids"
     core: bool = False
 
@@ -71,13 +74,19 @@ PEER = {
     "forebay-memory": Peer("forebay_peer", ("--state", "memory")),
     "vehicle": Peer("vehicle_peer"),
     "spark-memory": Peer("spark_peer", ("--state", "memory"), pairs=3),
-    "flink-heap": Peer("flink_peer", ("--state", "heap"), pairs=8),
+    "flink-heap": Peer("flink_peer", ("--state", "heap"), pairs=6),
     "bytewax": Peer("bytewax_peer", pairs=2, data="thin"),
     "spark-tws": Peer("tws_peer", pairs=4, data="sparse"),
 }
 SOME = ("tumbling-median", "session-count")
 QUICK = ("tumbling-median", "session-median", "tumbling-count")
-DATA = {"bids": (20, 1_000_000, 10_000), "thin": (2, 200_000, 2_000), "sparse": (4, 6_000, 100), "check": (3, 10_000, 500)}
+DATA = {
+    "bids": (12, 1_000_000, 10_000),
+    "thin": (2, 200_000, 2_000),
+    "sparse": (4, 6_000, 100),
+    "check": (3, 10_000, 500),
+    "quick": (4, 250_000, 5_000),
+}
 """Pairs of files, events in each, and events per second of event time."""
 
 
@@ -87,67 +96,57 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PEER, default=list(PEER))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--quick", action="store_true", help="forebay and Spark, one workload of each pattern, one round")
-    parser.add_argument("--skip-check", action="store_true", help="time without comparing answers first")
     parser.add_argument("--out", type=Path, default=BENCH / "race")
     arguments = parser.parse_args()
-    out = arguments.out
+    out, peers = arguments.out, {name: PEER[name] for name in arguments.only}
     if arguments.quick:
-        arguments.only, arguments.workloads, arguments.rounds, out = (
-            ["forebay", "spark-rocksdb"],
-            list(QUICK),
-            1,
-            out / "quick",
-        )
+        peers = {name: replace(PEER[name], pairs=4, data="quick") for name in ("forebay", "spark-rocksdb")}
+        arguments.workloads, arguments.rounds, out = list(QUICK), 1, out / "quick"
     out.mkdir(parents=True, exist_ok=True)
-    lineup = [
-        (workload, name)
-        for workload in arguments.workloads
-        for name in arguments.only
-        if PEER[name].core or workload in SOME
-    ]
-    if not arguments.skip_check:
-        check(lineup, out)
+    check(peers, arguments.workloads, out)
     (out / "machine.json").write_text(json.dumps(machine(), indent=1))
     with (out / "results.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["workload", "peer", "round", "events", "seconds", "rows", "events_per_second", "event_time_span"])
-        for number in range(arguments.rounds):
-            for workload, name in lineup:
-                peer = PEER[name]
-                pairs = 5 if arguments.quick and name == "forebay" else peer.pairs
-                result = run(peer, workload, part(peer.data, pairs))
+        processes = [arguments.workloads] if arguments.quick else [[workload] for workload in arguments.workloads]
+        for number, workloads, name in itertools.product(range(arguments.rounds), processes, peers):
+            peer = peers[name]
+            for workload, result in run(peer, workloads, part(peer.data, peer.pairs)).items():
                 rate = result["events"] / result["seconds"]
                 _, events, per_second = DATA[peer.data]
                 row = [workload, name, number, result["events"], round(result["seconds"], 3), result["rows"]]
-                writer.writerow([*row, round(rate), pairs * events // per_second])
+                writer.writerow([*row, round(rate), peer.pairs * events // per_second])
                 file.flush()
                 print(f"round {number}  {workload:16} {name:16} {rate:>12,.0f} events/s", flush=True)
-    whole = set(arguments.only) == set(PEER) and set(arguments.workloads) == set(WORKLOADS)
+    whole = set(peers) == set(PEER) and set(arguments.workloads) == set(WORKLOADS)
     report.write(out, ROOT / "docs" / "benchmarks.md" if whole else None)
 
 
-def check(lineup: list[tuple[str, str]], out: Path) -> None:
+def check(peers: dict[str, Peer], workloads: list[str], out: Path) -> None:
     """All peers' answers to a small input must be equal, for windows that end before its last watermark."""
     data = part("check", DATA["check"][0])
     newest = max(pq.read_table(path)["ts"].cast(pa.int64()).to_numpy().max() for path in data.glob("*.parquet"))
     answers: dict[str, pl.DataFrame] = {}
-    for workload, name in lineup:
+    for name, peer in peers.items():
         if name == "vehicle":
             continue
-        answer = out / "answer.parquet"
-        run(PEER[name], workload, data, "--output", str(answer))
-        columns = [pl.col("start"), pl.col("end"), pl.col("key"), pl.col("value").cast(pl.Float64)]
-        closed = pl.col("end") <= newest // 1000 * 1000 - DELAY_SECONDS * 1_000_000
-        frame = pl.read_parquet(answer).select(columns).filter(closed).sort("start", "end", "key")
-        answer.unlink()
-        if not frame.equals(answers.setdefault(workload, frame)) or not frame.height:
-            raise SystemExit(f"{name} answers {workload} with other rows: {frame}, not {answers[workload]}")
-        print(f"check    {workload:16} {name:16} {frame.height:>12,} rows equal", flush=True)
+        for workload in run(peer, workloads, data, "--output", str(out)):
+            answer = out / f"{workload}.parquet"
+            columns = [pl.col("start"), pl.col("end"), pl.col("key"), pl.col("value").cast(pl.Float64)]
+            closed = pl.col("end") <= newest // 1000 * 1000 - DELAY_SECONDS * 1_000_000
+            frame = pl.read_parquet(answer).select(columns).filter(closed).sort("start", "end", "key")
+            answer.unlink()
+            if not frame.equals(answers.setdefault(workload, frame)) or not frame.height:
+                raise SystemExit(f"{name} answers {workload} with other rows: {frame}, not {answers[workload]}")
+            print(f"check    {workload:16} {name:16} {frame.height:>12,} rows equal", flush=True)
 
 
-def run(peer: Peer, workload: str, data: Path, *more: str) -> dict[str, float]:
-    """One run of a peer in a process group of its own, none of which outlives it."""
-    command = [sys.executable, str(PEERS / f"{peer.script}.py"), "--workload", workload, "--data", str(data)]
+def run(peer: Peer, workloads: list[str], data: Path, *more: str) -> dict[str, dict[str, float]]:
+    """Those of the workloads that a peer runs, in one process group, none of which outlives it."""
+    some = [workload for workload in workloads if peer.core or workload in SOME]
+    if not some:
+        return {}
+    command = [sys.executable, str(PEERS / f"{peer.script}.py"), "--workload", *some, "--data", str(data)]
     process = subprocess.Popen(
         [*command, *peer.options, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -157,10 +156,10 @@ def run(peer: Peer, workload: str, data: Path, *more: str) -> dict[str, float]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    if process.returncode or not lines:
+    if process.returncode or len(lines) != len(some):
         raise SystemExit(f"{' '.join(command)} failed:\n{errors[-3000:]}")
     time.sleep(1)
-    return json.loads(lines[-1])
+    return dict(zip(some, map(json.loads, lines), strict=True))
 
 
 def part(name: str, pairs: int) -> Path:

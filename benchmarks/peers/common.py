@@ -73,17 +73,18 @@ class Result:
 
 
 def main(run: Callable[[Workload, Path, Path | None, argparse.Namespace], Result], *options: tuple[str, dict]) -> None:
-    """The command line of a peer: ``--workload NAME --data DIR [--output FILE]``; prints the result as one line of JSON.
+    """The command line of a peer: ``--workload NAME... --data DIR [--output DIR]``; prints a line of JSON per workload.
 
-    With ``--output`` the results are also written, to a parquet file with the columns ``start``, ``end`` (int64,
-    microseconds), ``key`` (int64), ``value`` (double); the time is not to be believed then.
+    With ``--output`` the results are also written, to a parquet file per workload and with its name, with the columns
+    ``start``, ``end`` (int64, microseconds), ``key`` (int64), ``value`` (double); the time is not to be believed then.
     """
     parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", choices=WORKLOADS, required=True)
+    parser.add_argument("--workload", choices=WORKLOADS, nargs="+", required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path)
     for name, settings in options:
         parser.add_argument(name, **settings)
     arguments = parser.parse_args()
-    result = run(WORKLOADS[arguments.workload], arguments.data, arguments.output, arguments)
-    print(json.dumps(asdict(result)))
+    for name in arguments.workload:
+        output = arguments.output and arguments.output / f"{name}.parquet"
+        print(json.dumps(asdict(run(WORKLOADS[name], arguments.data, output, arguments))), flush=True)
