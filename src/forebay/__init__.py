@@ -30,9 +30,11 @@ from forebay.aggregates.functions import (
     variance,
 )
 from forebay.errors import ForebayError
+from forebay.spark.continuous_join import continuous_join
 from forebay.spark.dedupe import dedupe
 from forebay.spark.explain import explain
 from forebay.spark.groupby import groupBy, rolling
+from forebay.spark.interval_join import interval_join
 from forebay.spark.join import join
 from forebay.spark.metrics import MetricsListener, recent_metrics
 from forebay.spark.progress import Progress, progress
@@ -53,6 +55,7 @@ __all__ = [
     "bool_or",
     "collect_list",
     "collect_set",
+    "continuous_join",
     "count",
     "count_distinct",
     "count_window",
@@ -64,6 +67,7 @@ __all__ = [
     "first",
     "global_window",
     "groupBy",
+    "interval_join",
     "join",
     "last",
     "max",

@@ -45,6 +45,8 @@ from forebay.windows import (
     CustomWindows,
     FirstRows,
     GlobalWindow,
+    Intervals,
+    Lives,
 )
 
 
@@ -54,10 +56,18 @@ def kind_of(plan: WindowPlan) -> Callable[..., Instance]:
         return CountInstance
     if isinstance(plan.windows, FirstRows):
         return DedupeInstance
+    if isinstance(plan.windows, Intervals):
+        from forebay.interval_joining import IntervalJoinInstance
+
+        return IntervalJoinInstance
+    if isinstance(plan.windows, Lives):
+        from forebay.continuous_joining import ContinuousJoinInstance
+
+        return ContinuousJoinInstance
     return GlobalInstance if isinstance(plan.windows, GlobalWindow) else SessionInstance
 
 
-class _UnalignedInstance:
+class UnalignedInstance:
     """What the instances have in common; see `forebay.windowing.Instance`."""
 
     slices: tuple[str, ...] = ()
@@ -150,7 +160,7 @@ class _UnalignedInstance:
         self.counters = counted(self.counters, **more)
 
 
-class SessionInstance(_UnalignedInstance):
+class SessionInstance(UnalignedInstance):
     """Sessions and custom windows: they end in event time, each key's at a time of its own."""
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
@@ -198,7 +208,7 @@ class SessionInstance(_UnalignedInstance):
         self._fired_until = max(self._fired_until, watermark)
 
 
-class CountInstance(_UnalignedInstance):
+class CountInstance(UnalignedInstance):
     """Count windows: they end with the rows of their key. Rows are stored by slice, as those of aligned windows are."""
 
     slices = (SLICE,)
@@ -262,7 +272,7 @@ class CountInstance(_UnalignedInstance):
             self._append(kept.select(stored), kept[SLOT].to_numpy(), partial=True)
 
 
-class GlobalInstance(_UnalignedInstance):
+class GlobalInstance(UnalignedInstance):
     """One window per key. It fires by the clock, which ``fire`` is given instead of the watermark."""
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
@@ -291,7 +301,7 @@ class GlobalInstance(_UnalignedInstance):
         self._fired_until = now
 
 
-class DedupeInstance(_UnalignedInstance):
+class DedupeInstance(UnalignedInstance):
     """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end."""
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
@@ -319,7 +329,7 @@ class DedupeInstance(_UnalignedInstance):
         self._fired_until = max(self._fired_until, watermark)
 
 
-class UpdateInstance(_UnalignedInstance):
+class UpdateInstance(UnalignedInstance):
     """Aligned windows of incremental aggregates in update mode: a micro-batch emits every aggregate that it has changed."""
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:

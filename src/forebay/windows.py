@@ -19,6 +19,9 @@ Times = npt.NDArray[np.int64]
 TIME = "time"
 """The column of event times that pack reads: a timestamp, or NULL."""
 
+ENDLESS = 2**63 - 2
+"""The end of a window that has none, after every watermark."""
+
 HIGH, LOW, START, END, ETT = "high", "low", "start", "end", "ett"
 """More columns beside the plan's: the identity of the key; bounds and estimated trigger time of the row's window."""
 
@@ -182,4 +185,73 @@ class FirstRows:
     """No windows: of a key only the first row counts, and the key is forgotten at the end that the row brings."""
 
 
-Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | FirstRows
+@dataclass(frozen=True)
+class Intervals:
+    """No windows of a user's: rows of two sides meet if they are so far apart in time. Each waits in a window of its key.
+
+    Attributes
+    ----------
+    lower, upper : int
+        A right row's time minus a left row's, in microseconds.
+    granularity : int
+        Windows in which rows wait end at multiples of it.
+
+    Examples
+    --------
+    >>> intervals = Intervals(lower=-2, upper=3, granularity=10)
+    >>> intervals.seen_from(1)
+    (-3, 2)
+    >>> ends = intervals.ends(np.array([20, 21]))
+    >>> intervals.windows(ends, 1)
+    (array([11, 21]), array([20, 30]))
+    >>> intervals.sides(*intervals.windows(ends, 1)).tolist()
+    [1, 1]
+    """
+
+    lower: int
+    upper: int
+    granularity: int
+
+    def seen_from(self, side: int) -> tuple[int, int]:
+        """The bounds for the time of a row of the other side minus that of a row of this one; 0 is the left side."""
+        return (-self.upper, -self.lower) if side else (self.lower, self.upper)
+
+    def ends(self, ends: Times) -> Times:
+        """When the windows end of rows that have no partners after some instants."""
+        return -(-ends // self.granularity) * self.granularity
+
+    def windows(self, ends: Times, side: int) -> tuple[Times, Times]:
+        """The windows of one side's rows that have some ends; those of the right side begin a microsecond later."""
+        return ends - self.granularity + side, ends
+
+    def sides(self, starts: Times, ends: Times) -> Times:
+        """The sides of windows."""
+        return starts - ends + self.granularity
+
+
+@dataclass(frozen=True)
+class Lives:
+    """No windows of a user's: rows of a key are valid until a row ends the key's life.
+
+    Attributes
+    ----------
+    until : str
+        The column of a packed batch that is true in rows that do.
+    granularity : int
+        Rows that the watermark has not passed wait in windows of so many microseconds.
+    """
+
+    until: str
+    granularity: int
+
+    def waiting(self, times: Times) -> tuple[Times, Times]:
+        """The windows in which rows wait."""
+        ends = -(-times // self.granularity) * self.granularity
+        return ends - self.granularity, ends
+
+    def valid(self, count: int) -> tuple[Times, Times]:
+        """The windows of so many rows that are valid: they have no end."""
+        return np.zeros(count, np.int64), np.full(count, ENDLESS)
+
+
+Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | FirstRows | Intervals | Lives

@@ -1,11 +1,13 @@
 """Stopping, failing and restarting change nothing; damage and changed queries are refused and lose nothing."""
 
+import functools
 import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from streams import HOLISTIC, INCREMENTAL, assert_same, generate, oracle
 
@@ -54,6 +56,13 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
     push_watermark(stream, 1)
     expected = oracle(stream.static.where(F.col("ts") < "2024-01-01 00:30"), F.window("ts", *WINDOW), ["key"], aggregates)
     result = counts(stream.streaming("10 minutes"), WINDOW, ["key"], *aggregates)
+    total, query = total_when_every_batch_fails_once(spark, result, tmp_path / "ck")
+    assert fb.progress(query).rows_in == stream.static.where("ts is not null").count()
+    assert assert_same(total, expected, 1) > 50
+
+
+def total_when_every_batch_fails_once(spark, result, checkpoint):
+    """What a query emits in all, and the query; each micro-batch fails when its state has been written."""
     batches, failed = {}, set()
 
     def sink(df, batch):
@@ -63,7 +72,7 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
             raise RuntimeError("on purpose")
 
     def attempt():
-        query = result.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "ck"))
+        query = result.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
         started = query.trigger(availableNow=True).start()
         started.awaitTermination()
         return started
@@ -81,12 +90,31 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
         finally:
             spark.conf.set("spark.sql.shuffle.partitions", "2")
             spark.conf.set("spark.sql.session.timeZone", "UTC")
-    assert fb.progress(query).rows_in == stream.static.where("ts is not null").count()
     assert len(failed) == attempts - 1 >= 6
-    total = batches[0]
-    for batch in sorted(batches)[1:]:
-        total = total.union(batches[batch])
-    assert assert_same(total, expected, 1) > 50
+    return functools.reduce(DataFrame.union, (batches[batch] for batch in sorted(batches))), query
+
+
+def test_joins_of_which_every_batch_fails_once(spark, stream, tmp_path):
+    push_watermark(stream, 1)
+
+    def joins(df):
+        left, right = df.select("ts", "key", "i", "b"), df.where("u % 3 = 0").select("ts", "key", "s")
+        for kind, joined in {
+            "AAR": fb.join(left, right, "key", fb.window("ts", "10 seconds"), "left"),
+            "AUR": fb.join(left, right, "key", fb.session_window("ts", "2 seconds"), "full"),
+            "interval": fb.interval_join(left, right, "key", "-1 second", "2 seconds", "full", timeColumn="ts"),
+            "continuous": fb.continuous_join(left, right, "key", "i > 80", timeColumn="ts"),
+        }.items():
+            yield joined.select(F.lit(kind).alias("kind"), F.to_json(F.struct(*joined.columns)).alias("row"))
+
+    def counted(df):
+        return {tuple(row) for row in df.where("row not like '%T01:%'").groupBy("kind", "row").count().collect()}
+
+    expected = counted(functools.reduce(DataFrame.union, joins(stream.static)))
+    result = functools.reduce(DataFrame.union, joins(stream.streaming("10 minutes")))
+    total, _ = total_when_every_batch_fails_once(spark, result, tmp_path / "ck")
+    assert counted(total) == expected
+    assert all(sum(kind == row[0] for row in expected) > 50 for kind in ("AAR", "AUR", "interval", "continuous"))
 
 
 def test_restarting_after_every_batch(spark, stream, tmp_path):

@@ -58,7 +58,7 @@ def bind(
     named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
     times = [] if window.time_column is None else [window.time_column]
     _require_columns(df, [*times, *keys, *(argument for each in named for argument in each.arguments)])
-    time = time_of(df, window) if window.in_event_time else F.timestamp_micros(F.lit(0))
+    time = time_of(df, window.time_column) if window.in_event_time else F.timestamp_micros(F.lit(0))
     assignment = window.bind(df.sparkSession, time)
     windows = assignment.windows
     if df.isStreaming and windows == GlobalWindow():
@@ -156,9 +156,8 @@ def watermarked(df: DataFrame) -> str:
     )
 
 
-def time_of(df: DataFrame, window: Window) -> Column:
-    """The time column. On a stream it must have a watermark."""
-    column = window.time_column
+def time_of(df: DataFrame, column: Column | str | None) -> Column:
+    """The time column: this one, or the one with the watermark. On a stream it must have a watermark."""
     if column is None:
         column = watermarked(df)
     time = F.col(column) if isinstance(column, str) else column

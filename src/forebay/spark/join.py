@@ -80,24 +80,14 @@ def join(
     from forebay.spark.binding import bind, time_of  # imports polars, which a worker must not do before it limits threads
     from forebay.spark.sides import TIME, united
 
-    for df in (left, right):
-        require_classic("join()", df)
-    keys = [on] if isinstance(on, str) else list(on)
-    if how not in get_args(JoinType):
-        raise InvalidArgument(f"join() got how={how!r}; it can be {', '.join(get_args(JoinType))}")
+    keys = require_joinable("join()", left, right, on, how, WINDOWS)
     if not isinstance(window, TimeWindow | SessionWindow | CustomWindow):
         raise InvalidArgument(f"join() got {window!r} for its window; write for example fb.window('time', '1 hour')")
     if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
         raise InvalidArgument("join() needs a session_window with one gap for both sides, such as '5 minutes'")
-    if left.isStreaming != right.isStreaming:
-        raise InvalidArgument(
-            "join() got a stream and a batch DataFrame, which share no windows. Join them with DataFrame.join: Spark needs "
-            "no state for that."
-        )
-    _require_same_keys(left, right, keys)
     conf = ready(left)
-    times = time_of(left, window), time_of(right, window)
-    _require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
+    times = time_of(left, window.time_column), time_of(right, window.time_column)
+    require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
     both, sides = united(left, right, keys, times, how, suffix)
     bound = bind(
         both, replace(window, time_column=TIME), [key if key.isidentifier() else f"`{key}`" for key in keys], sides, conf
@@ -106,19 +96,33 @@ def join(
     return run(both, replace(bound, layout={**bound.layout, "window": shown}), conf)
 
 
-def _require_same_keys(left: DataFrame, right: DataFrame, keys: list[str]) -> None:
+def require_joinable(
+    name: str, left: DataFrame, right: DataFrame, on: str | Sequence[str], how: str, reserved: Sequence[str]
+) -> list[str]:
+    """The keys of a join that can be; `InvalidArgument` or `UnknownColumn` if it cannot."""
+    for df in (left, right):
+        require_classic(name, df)
+    keys = [on] if isinstance(on, str) else list(on)
+    if how not in get_args(JoinType):
+        raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(get_args(JoinType))}")
+    if left.isStreaming != right.isStreaming:
+        raise InvalidArgument(
+            f"{name} got a stream and a batch DataFrame. Join them with DataFrame.join: Spark needs no state for that."
+        )
     if not keys:
-        raise InvalidArgument("join() needs at least one key column in on=")
+        raise InvalidArgument(f"{name} needs at least one key column in on=")
     for key in keys:
-        for df, name in ((left, "left"), (right, "right")):
+        for df, side in ((left, "left"), (right, "right")):
             if key not in df.columns:
-                raise UnknownColumn(f"the {name} side has no column {key!r}; it has {', '.join(df.columns)}")
-        if key.lower() in WINDOWS:
-            raise InvalidArgument(f"rows are joined on their window anyway; leave {key!r} out of on=")
-        _require_same_type(f"the key {key!r}", *(df.select(F.col(f"`{key}`")) for df in (left, right)))
+                raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
+        if key.lower() in reserved:
+            raise InvalidArgument(f"the result has a column {key!r} of its own; leave it out of on=, or rename it")
+        require_same_type(f"the key {key!r}", *(df.select(F.col(f"`{key}`")) for df in (left, right)))
+    return keys
 
 
-def _require_same_type(what: str, left: DataFrame, right: DataFrame) -> None:
+def require_same_type(what: str, left: DataFrame, right: DataFrame) -> None:
+    """`InvalidArgument` unless the only columns of two DataFrames, that are ``what``, have one type."""
     kinds = [df.schema.fields[0].dataType.simpleString() for df in (left, right)]
     if kinds[0] != kinds[1]:
         raise InvalidArgument(f"{what} is {kinds[0]} on the left side and {kinds[1]} on the right; cast one of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -57,13 +57,21 @@ class Sides:
 
 
 def united(
-    left: DataFrame, right: DataFrame, on: Sequence[str], times: tuple[Column, Column], how: JoinType, suffix: str
+    left: DataFrame,
+    right: DataFrame,
+    on: Sequence[str],
+    times: tuple[Column, Column],
+    how: JoinType,
+    suffix: str,
+    result: Sequence[str] = WINDOWS,
+    marks: Mapping[str, tuple[Column, Column]] | None = None,
 ) -> tuple[DataFrame, Sides]:
-    """The rows of both sides with the columns ``on``, `TIME`, `SIDE` and common columns, and what is in which.
+    """The rows of both sides with the columns ``on``, `TIME`, `SIDE`, ``marks`` and common columns, and what is in which.
 
-    A column of one side shares its common column with one of the other side that has the same type.
+    A column of one side shares its common column with one of the other side that has the same type. Those whose names
+    ``result`` has give way to columns of the result.
     """
-    taken = {name.lower() for name in (*on, *WINDOWS)}
+    taken = {name.lower() for name in (*on, *result)}
     chosen = [[f for f in df.schema.fields if f.name.lower() not in taken] for df in (left, right)]
     if how in ("semi", "anti"):
         chosen[1] = []
@@ -89,19 +97,20 @@ def united(
 
     columns = [places(fields) for fields in chosen]
     parts = []
-    for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (False, True), strict=True):
+    for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (0, 1), strict=True):
         held = {name: F.col(f"`{field.name}`") for name, field in zip(names, fields, strict=True)}
         empty = {name: F.lit(None).cast(kind) for name, kind in types.items()}
         parts.append(
             df.select(
                 *(F.col(f"`{name}`") for name in on),
                 time.alias(TIME),
-                F.lit(of_right).alias(SIDE),
+                F.lit(bool(of_right)).alias(SIDE),
+                *(mark[of_right].alias(name) for name, mark in (marks or {}).items()),
                 *({**empty, **held}[name].alias(name) for name in types),
             )
         )
     sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
-    names = [name.lower() for name in (*on, *WINDOWS, *(field.name for field in sides.fields))]
+    names = [name.lower() for name in (*on, *result, *(field.name for field in sides.fields))]
     repeated = [name for name, times_ in Counter(names).items() if times_ > 1]
     if repeated:
         raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")

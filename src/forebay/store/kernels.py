@@ -266,6 +266,21 @@ def find(c, directory, high, low):
 
 
 @numba.njit(cache=True)
+def windows_of(c, directory, high, low):
+    slots, owners = np.empty(len(low), np.int32), np.empty(len(low), np.int64)
+    count = 0
+    for key in range(len(low)):
+        slot, _ = key_head(c, directory, high[key], low[key])
+        while slot >= 0:
+            if count == len(slots):
+                slots, owners = np.append(slots, np.empty_like(slots)), np.append(owners, np.empty_like(owners))
+            slots[count], owners[count] = slot, key
+            count += 1
+            slot = c[slot].older
+    return slots[:count], owners[:count]
+
+
+@numba.njit(cache=True)
 def roots(c, slots):
     roots = np.empty_like(slots)
     for row in range(len(slots)):
@@ -503,3 +518,27 @@ def stored(c, slots):
             rows[number] += c[member].stored
             member = c[member].sibling
     return rows
+
+
+@numba.njit(cache=True)
+def ranges(keys, lower, upper, sorted_keys, sorted_times):
+    """For each row, where the rows with its key and a time between bounds begin and end among sorted ones."""
+    begins, ends = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+    for row in range(len(keys)):
+        if keys[row] >= 0:
+            begins[row] = below(sorted_keys, sorted_times, keys[row], lower[row])
+            ends[row] = below(sorted_keys, sorted_times, keys[row], upper[row] + 1)
+    return begins, ends
+
+
+@numba.njit(cache=True)
+def below(sorted_keys, sorted_times, key, time):
+    """How many rows come before a key and a time."""
+    first, last = 0, len(sorted_keys)
+    while first < last:
+        middle = (first + last) // 2
+        if sorted_keys[middle] < key or (sorted_keys[middle] == key and sorted_times[middle] < time):
+            first = middle + 1
+        else:
+            last = middle
+    return first

@@ -90,6 +90,12 @@ class KeyIndex:
         """Slots of the open windows of one key."""
         return kernels.find(self.columns, self._directory, high, low)
 
+    def windows_of(self, high: Times, low: Times) -> tuple[Slots, npt.NDArray[np.int64]]:
+        """Slots of the open windows of some keys, in order of the slots, and the position of each one's key among those."""
+        slots, owners = kernels.windows_of(self.columns, self._directory, high, low)
+        order = np.argsort(slots)
+        return slots[order], owners[order]
+
     def roots(self, slots: Slots) -> Slots:
         """The windows that slots belong to now: themselves, or what has absorbed them."""
         return kernels.roots(self.columns, slots)

@@ -1,0 +1,102 @@
+"""The continuous join: a row is valid until an event ends the life of its key (Gadget, section 2.2).
+
+Events are taken in the order of their times, as soon as the watermark has passed them. Until then they wait in windows of
+their key that follow each other closely; from then on in the window of what is valid, which grows and goes as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.interval_joining import INSTANT, JoinInstance, Rows, pairs
+from forebay.store.key_index import Slots
+from forebay.store.unaligned import SLOT
+from forebay.windowing import END_OF_TIME, WindowPlan
+from forebay.windows import ENDLESS, HIGH, LOW, Lives
+
+_KEY, _LIFE = "key", "life"
+
+
+class ContinuousJoinInstance(JoinInstance):
+    """Rows of two sides. A pair is emitted when the watermark has passed the later of its rows."""
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        assert isinstance(plan.windows, Lives)
+        self._windows = plan.windows
+        super().__init__(plan, *place)
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        parts = [self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))] if self._fresh else []
+        waiting = self._store.index.due(watermark + self._windows.granularity)
+        if len(waiting):
+            found = self._store.get(waiting)
+            columns, owners = self._store.index.columns, found[SLOT].to_numpy()
+            identity = (pl.Series(HIGH, columns.high[owners]), pl.Series(LOW, columns.low[owners]))
+            parts.append(found.with_columns(*identity))
+            self._store.remove(waiting)
+            self._count(windows_fired=len(waiting))
+        if parts:
+            names = [HIGH, LOW, *self._plan.packed.names, *self.slices]
+            frame = pl.concat([part.select(names) for part in parts])
+            yield from self._passed(frame.filter(pl.col(INSTANT) <= watermark))
+            self._place(frame.filter(pl.col(INSTANT) > watermark), valid=False)
+        self._fired_until = max(self._fired_until, watermark)
+
+    def _passed(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Rows that the watermark has passed meet each other and what is valid; those that are valid then are kept."""
+        if not frame.height:
+            return
+        known, keys = self._numbered(frame)
+        frame = _with_lives(frame.with_columns(pl.Series(_KEY, keys)), self._windows.until)
+        lives = int(frame[_LIFE].max() or 0) + 1  # type: ignore[arg-type]
+        mine = self._sides(frame, frame[_KEY].to_numpy() * lives + frame[_LIFE].to_numpy())
+        yield from self._meet(*mine)
+        slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
+        valid = self._store.index.columns.end[slots] == ENDLESS
+        slots, owners = slots[valid], owners[valid]
+        for some in self._fitting(slots) if len(slots) else ():
+            found = self._store.get(some)
+            theirs = self._sides(found, owners[np.searchsorted(slots, found[SLOT].to_numpy())] * lives)
+            yield from self._meet(mine[0], theirs[1])
+            yield from self._meet(theirs[0], mine[1])
+        ended = frame.group_by(_KEY).agg(pl.col(self._windows.until).any())
+        over = np.isin(owners, ended.filter(pl.col(self._windows.until))[_KEY].to_numpy())
+        self._store.remove(slots[over])
+        self._count(windows_fired=int(np.count_nonzero(over)))
+        self._place(frame.filter(pl.col(_LIFE) == pl.col("lives")), valid=True)
+
+    def _sides(self, frame: pl.DataFrame, keys: Any) -> list[Rows]:
+        of_right = frame[self._join.side].to_numpy()
+        met = np.zeros(frame.height, bool)
+        return [Rows(frame.filter(mine), keys[mine], met[mine]) for mine in (~of_right, of_right)]
+
+    def _meet(self, left: Rows, right: Rows) -> Iterator[pa.RecordBatch]:
+        for lefts, rights in pairs(left, right, -END_OF_TIME, END_OF_TIME):
+            instants = np.maximum(left.times[lefts], right.times[rights])
+            yield self._result(instants, left.frame[lefts], right.frame[rights])
+
+    def _place(self, rows: pl.DataFrame, *, valid: bool) -> None:
+        if not rows.height:
+            return
+        starts, ends = self._windows.valid(rows.height) if valid else self._windows.waiting(rows[INSTANT].to_numpy())
+        slots: Slots = self._store.index.place_exact(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), starts, ends)
+        self._append(self._as_stored(rows), slots)
+
+
+def _with_lives(frame: pl.DataFrame, until: str) -> pl.DataFrame:
+    """The rows with the number of the life of their key that they are in, and how many its ends have begun."""
+    ends = frame.filter(pl.col(until)).select(_KEY, INSTANT).unique().sort(_KEY, INSTANT)
+    before = (pl.col(INSTANT).rank("ordinal").over(_KEY)).cast(pl.Int64).alias(_LIFE)
+    counted = ends.with_columns(before)
+    lives = counted.group_by(_KEY).agg(pl.col(_LIFE).max().alias("lives"))
+    frame = frame.sort(INSTANT, maintain_order=True)
+    joined = frame.join_asof(
+        counted.sort(INSTANT), on=INSTANT, by=_KEY, strategy="backward", allow_exact_matches=False, check_sortedness=False
+    )
+    joined = joined.join(lives, on=_KEY, how="left", maintain_order="left")
+    return joined.with_columns(pl.col(_LIFE, "lives").fill_null(0))

@@ -1,0 +1,108 @@
+"""Interval joins of streams equal Spark's batch joins on keys and times."""
+
+import shutil
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+from sides_to_join import HOWS, files, run, same, stream
+
+import forebay as fb
+from forebay.errors import InvalidArgument, MissingWatermark, UnsupportedType
+
+BOUNDS = [("-4 seconds", "7 seconds"), ("2 seconds", "9 seconds"), ("-9 seconds", "-2 seconds"), ("0 seconds", "0 seconds")]
+SECONDS = {bound: int(bound.split()[0]) for bounds in BOUNDS for bound in bounds}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("sides")
+    return files(directory / "left", 1), files(directory / "right", 2)
+
+
+def expected(spark, sources, how, on, lower, upper):
+    """Spark's join, with the column ``event_time`` made from the definition."""
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    low, high = SECONDS[lower] * 1_000_000, SECONDS[upper] * 1_000_000
+    times = F.unix_micros("l.ts"), F.unix_micros("r.ts")
+    meets = (times[1] - times[0]).between(low, high)
+    for key in on:
+        meets = meets & (F.col(f"l.{key}") == F.col(f"r.{key}"))
+    joined = left.alias("l").join(right.alias("r"), meets, how)
+    step = max((high - low) // 4, 1_000_000)
+    forgotten = {side: F.ceil((F.unix_micros(f"{side}.ts") + more) / step) * step for side, more in waits(low, high).items()}
+    alone = F.coalesce(*forgotten.values()) if how not in ("semi", "anti") else forgotten["l"]
+    together = F.greatest(*times) if how not in ("semi", "anti") else F.lit(None)
+    both = F.lit(False) if how in ("semi", "anti") else times[0].isNotNull() & times[1].isNotNull()
+    columns = [F.timestamp_micros(F.when(both, together).otherwise(alone)).alias("event_time")]
+    sides = ["l"] if how in ("semi", "anti") else ["l", "r"]
+    keys = {key: F.coalesce(*(F.col(f"{side}.{key}") for side in sides)) for key in on}
+    columns += [(key + 0.0 if name == "d" else key).alias(name) for name, key in keys.items()]  # -0.0 is shown as 0.0
+    columns += [F.col(f"l.{name}") for name in left.columns if name not in on]
+    if "r" in sides:
+        theirs = [name for name in right.columns if name not in on]
+        columns += [F.col(f"r.{name}").alias(f"{name}_right" if name in left.columns else name) for name in theirs]
+    return joined.select(*columns)
+
+
+def waits(low, high):
+    return {"l": max(0, high), "r": max(0, -low)}
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("bounds", [BOUNDS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in BOUNDS[1:])])
+def test_streams(spark, sources, tmp_path, how, bounds):
+    left, right = (stream(spark, path) for path in sources)
+    found, _ = run(fb.interval_join(left, right, "key", *bounds, how), tmp_path)
+    wanted = expected(spark, sources, how, ["key"], *bounds)
+    ended = F.col("event_time") < F.lit("2024-01-01 00:30").cast("timestamp")
+    assert same(found.where(ended), wanted.where(ended)) > 40
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_batch(spark, sources, how):
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    found = fb.interval_join(left, right, "key", *BOUNDS[0], how, timeColumn="ts")
+    assert same(found, expected(spark, sources, how, ["key"], *BOUNDS[0])) > 40
+
+
+def test_windows_over_a_join(spark, sources, tmp_path):
+    left, right = (stream(spark, path) for path in sources)
+    meetings = fb.interval_join(left.select("ts", "key"), right.select("ts", "key", "x"), "key", *BOUNDS[0], "left")
+    counts = fb.groupBy(meetings, fb.window("event_time", "10 seconds"), "key").agg(fb.count("x"), fb.count("*").alias("n"))
+    found, _ = run(counts, tmp_path)
+    wanted = expected(spark, sources, "left", ["key"], *BOUNDS[0]).groupBy(F.window("event_time", "10 seconds"), "key")
+    wanted = wanted.agg(F.count("x_right").alias("count(x)"), F.count("*").alias("n"))
+    ended = F.col("window.end") < F.lit("2024-01-01 00:30").cast("timestamp")
+    assert same(found.where(ended), wanted.where(ended)) > 50
+
+
+def test_columns_may_not_change_under_a_checkpoint(spark, sources, tmp_path):
+    mine = shutil.copytree(sources[0], tmp_path / "left")
+    left, right = stream(spark, mine), stream(spark, sources[1])
+    run(fb.interval_join(left, right, "key", *BOUNDS[0]), tmp_path)
+    shutil.copy(mine / "000.parquet", mine / "900.parquet")  # without more rows there is no micro-batch
+    for other in (
+        fb.interval_join(left, right, "key", *BOUNDS[1]),
+        fb.interval_join(left, right, "key", *BOUNDS[0], how="left"),
+        fb.interval_join(left.drop("x"), right, "key", *BOUNDS[0]),
+    ):
+        with pytest.raises(StreamingQueryException, match="was written by another operator"):
+            run(other, tmp_path)
+
+
+def test_what_cannot_be_joined(spark, sources):
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    with pytest.raises(MissingWatermark, match="timeColumn="):
+        fb.interval_join(left, right, "key", *BOUNDS[0])
+    with pytest.raises(InvalidArgument, match="no row would meet"):
+        fb.interval_join(left, right, "key", "2 seconds", "1 second", timeColumn="ts")
+    with pytest.raises(InvalidArgument, match="upper 'soon' is not a duration"):
+        fb.interval_join(left, right, "key", "2 seconds", "soon", timeColumn="ts")
+    with pytest.raises(UnsupportedType, match="the time column x is a bigint"):
+        fb.interval_join(left, right, "key", *BOUNDS[0], timeColumn=("ts", "x"))
+    with pytest.raises(InvalidArgument, match="'event_time' of its own"):
+        sides = (df.withColumn("event_time", F.col("ts")) for df in (left, right))
+        fb.interval_join(*sides, ["key", "event_time"], *BOUNDS[0], timeColumn="ts")
+    with pytest.raises(InvalidArgument, match="a stream and a batch"):
+        fb.interval_join(stream(spark, sources[0]), right, "key", *BOUNDS[0])

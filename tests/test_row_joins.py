@@ -1,0 +1,121 @@
+"""Interval and continuous joins against plain models, micro-batch by micro-batch, with state that is larger than memory."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.joins import WindowJoin
+from forebay.patterns import Pattern
+from forebay.store import open_stores
+from forebay.store.options import Options
+from forebay.windowing import END_OF_TIME, NEVER, WindowPlan, open_instance
+from forebay.windows import Intervals, Lives
+
+BATCHES, ROWS, DELAY = 8, 80, 10
+SPILLING = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 10)
+
+
+def planned(windows, how, options):
+    packed = pa.schema([("k0", pa.int64()), ("side", pa.bool_()), ("id", pa.int64()), ("over", pa.bool_())])
+    right = () if how in ("semi", "anti") else ("id",)
+    results = [("event_time", pa.timestamp("us")), ("key", pa.int64()), ("left", pa.int64()), ("right", pa.int64())]
+    join = WindowJoin(how, "side", ("id",), right)
+    return WindowPlan(windows, packed, ("k0",), join, Pattern.AUR, pa.schema(results[: 3 + len(right)]), options)
+
+
+def generated(seed, keys):
+    """Micro-batches of rows ``(time, key or None, of the right side, id, ends a life)``, out of order by 30 us."""
+    numbers = np.random.default_rng(seed)
+    for batch in range(BATCHES):
+        times = numbers.integers(batch * 20 - 10, batch * 20 + 20, ROWS)
+        key = [None if k == 0 else int(k) for k in numbers.integers(0, keys, ROWS)]
+        yield list(
+            zip(
+                times.tolist(),
+                key,
+                (numbers.random(ROWS) < 0.5).tolist(),
+                range(batch * ROWS, batch * ROWS + ROWS),
+                (numbers.random(ROWS) < 0.05).tolist(),
+                strict=True,
+            )
+        )
+
+
+def joined(plan, batches, directory, *, reopened):
+    """Results, and the rows that were not late. The watermark is 10 us behind the newest row, and ends all at the end."""
+    version, watermark, results, taken = None, NEVER, [], []
+    batches = list(batches)
+    for number, rows in enumerate(batches):
+        if reopened:
+            open_stores._open.clear()
+        instance = open_instance(plan, directory / "0", version, watermark)
+        taken += [row for row in rows if row[0] > watermark]
+        for part in (rows[: ROWS // 3], rows[ROWS // 3 :]):
+            times, keys, of_right, ids, over = zip(*part, strict=True)
+            hashed = np.array([k or 0 for k in keys])
+            waits = np.where(of_right, *(max(0, w) for w in reversed(waits_of(plan.windows))))
+            batch = {"k0": pa.array(keys, pa.int64()), "side": list(of_right), "id": list(ids), "over": list(over)}
+            batch |= {"high": hashed, "low": hashed * 7, "start": list(times), "end": np.array(times) + waits}
+            instance.ingest(pa.record_batch(batch))
+        last = number == len(batches) - 1
+        watermark = END_OF_TIME if last else max(watermark, max(row[0] for row in taken) - DELAY)
+        for batch in instance.fire(watermark):
+            results += batch.set_column(0, "event_time", batch["event_time"].cast(pa.int64())).to_pylist()
+        version = instance.commit(number)
+        instance.close()
+    assert instance.counters.rows_out == len(results)
+    assert instance.counters.rows_late == sum(map(len, batches)) - len(taken)
+    return results, taken
+
+
+def waits_of(windows):
+    return (windows.upper, -windows.lower) if isinstance(windows, Intervals) else (0, 0)
+
+
+def split(taken):
+    return [row for row in taken if not row[2]], [row for row in taken if row[2]]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("options", [Options(), SPILLING], ids=["in memory", "spilling"])
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
+@pytest.mark.parametrize("bounds", [(-4, 7), (2, 9), (-9, -2), (0, 0), (-60, 60)])
+def test_interval_join(tmp_path, bounds, how, options, reopened):
+    lower, upper = bounds
+    step = max(1, (upper - lower) // 4)
+    plan = planned(Intervals(lower, upper, step), how, options)
+    results, taken = joined(plan, generated(abs(lower), 12), tmp_path, reopened=reopened)
+    left, right = split(taken)
+    pairs = [(a, b) for a in left for b in right if a[1] and a[1] == b[1] and lower <= b[0] - a[0] <= upper]
+    met = {a[3] for a, _ in pairs}, {b[3] for _, b in pairs}
+    ends = [lambda row: -(-(row[0] + max(0, upper)) // step) * step, lambda row: -(-(row[0] - min(0, lower)) // step) * step]
+    both = [(max(a[0], b[0]), a[1], a[3], b[3]) for a, b in pairs]
+    alone = [(ends[0](a), a[1], a[3], None) for a in left if a[3] not in met[0]]
+    others = [(ends[1](b), b[1], None, b[3]) for b in right if b[3] not in met[1]]
+    semi = [(ends[0](a), a[1], a[3], None) for a in left if a[3] in met[0]]
+    expected = {"inner": both, "left": both + alone, "right": both + others, "full": both + alone + others}
+    expected |= {"semi": semi, "anti": alone}
+    found = [(row["event_time"], row["key"], row["left"], row.get("right")) for row in results]
+    assert len(pairs) > 20
+    assert sorted(found, key=repr) == sorted(expected[how], key=repr)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("options", [Options(), SPILLING], ids=["in memory", "spilling"])
+@pytest.mark.parametrize("keys", [3, 12])
+@pytest.mark.parametrize("granularity", [1, 7])
+def test_continuous_join(tmp_path, keys, granularity, options, reopened):
+    results, taken = joined(
+        planned(Lives("over", granularity), "inner", options), generated(keys, keys), tmp_path, reopened=reopened
+    )
+    left, right = split(taken)
+    ends = {key: [row[0] for row in taken if row[1] == key and row[4]] for key in range(1, keys)}
+    expected = [
+        (max(a[0], b[0]), a[1], a[3], b[3])
+        for a in left
+        for b in right
+        if a[1] and a[1] == b[1] and not any(min(a[0], b[0]) <= end < max(a[0], b[0]) for end in ends[a[1]])
+    ]
+    found = [(row["event_time"], row["key"], row["left"], row["right"]) for row in results]
+    assert len(expected) > 100
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
