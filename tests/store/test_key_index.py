@@ -71,3 +71,16 @@ def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
         high, low = identities([key])
         there = index.find(int(high[0]), int(low[0]))
         assert sorted(map(tuple, index.windows(there).tolist())) == sorted(model.windows.get(key, []))
+
+
+def test_what_a_window_has_absorbed_goes_with_it_after_a_restart():
+    """The changes of a version may have only the window that absorbed others, not those."""
+    index, key = KeyIndex(), np.array([1], np.int64)
+    for start in (0, 20, 10):  # the last one joins the other two
+        (slot,) = index.place_merging(key, key, np.array([start]), np.array([start + 10]))
+    saved = index.changes()
+    index.touch(np.array([slot], np.int32))
+    restored = KeyIndex.restored([*saved, *index.changes()])
+    assert len(restored) == 2
+    restored.remove(restored.live())
+    assert len(restored) == 0

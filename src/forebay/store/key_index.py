@@ -153,7 +153,7 @@ class KeyIndex:
         self._scalars[TOUCHED] = 0
         if (windows["ett"] == windows["end"]).all():
             del windows["ett"]
-        if (windows["parent"] < 0).all():
+        if (windows["parent"] < 0).all() and (windows["sibling"] < 0).all():  # the first absorbed one is a sibling
             del windows["parent"], windows["sibling"]
         free["generation"] = self.columns.generation[free["slot"]]
         return [_batch(part) for part in (windows, free) if len(part["slot"])]
