@@ -132,7 +132,10 @@ def sizes(pids: list[int], directory: Path) -> dict[str, int]:
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             process = Path(f"/proc/{pid}")
-            kind = "jvm" if (process / "exe").readlink().name == "java" else "python"
+            program = (process / "exe").readlink().name
+            if not program.startswith(("java", "python")):
+                continue  # what the JVM starts others with has the JVM's open files for a moment
+            kind = "jvm" if program == "java" else "python"
             memory = [line for line in (process / "status").read_text().splitlines() if line.startswith("RssAnon")]
             measures = {
                 "MB": int(memory[0].split()[1]) // 1024,  # one that has ended has none
