@@ -76,8 +76,7 @@ def split(taken):
     return [row for row in taken if not row[2]], [row for row in taken if row[2]]
 
 
-@pytest.mark.parametrize("reopened", [False, True])
-@pytest.mark.parametrize("options", [Options(), SPILLING], ids=["in memory", "spilling"])
+@pytest.mark.parametrize(("options", "reopened"), [(Options(), False), (SPILLING, True)], ids=["in memory", "spilling"])
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
 @pytest.mark.parametrize("bounds", [(-4, 7), (2, 9), (-9, -2), (0, 0), (-60, 60)])
 def test_interval_join(tmp_path, bounds, how, options, reopened):
@@ -100,8 +99,7 @@ def test_interval_join(tmp_path, bounds, how, options, reopened):
     assert sorted(found, key=repr) == sorted(expected[how], key=repr)
 
 
-@pytest.mark.parametrize("reopened", [False, True])
-@pytest.mark.parametrize("options", [Options(), SPILLING], ids=["in memory", "spilling"])
+@pytest.mark.parametrize(("options", "reopened"), [(Options(), False), (SPILLING, True)], ids=["in memory", "spilling"])
 @pytest.mark.parametrize("keys", [3, 12])
 @pytest.mark.parametrize("granularity", [1, 7])
 def test_continuous_join(tmp_path, keys, granularity, options, reopened):

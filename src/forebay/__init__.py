@@ -36,6 +36,7 @@ from forebay.spark.explain import explain
 from forebay.spark.groupby import groupBy, rolling
 from forebay.spark.interval_join import interval_join
 from forebay.spark.join import join
+from forebay.spark.late import late
 from forebay.spark.metrics import MetricsListener, recent_metrics
 from forebay.spark.progress import Progress, progress
 from forebay.spark.state_source import register_state_source
@@ -70,6 +71,7 @@ __all__ = [
     "interval_join",
     "join",
     "last",
+    "late",
     "max",
     "max_by",
     "mean",

@@ -98,7 +98,7 @@ class UnalignedInstance:
     def commit(self, batch: int | None = None) -> Version | None:
         base = self._store.base
         version = base.version
-        if self.counters != base.counters or base.stale:
+        if self.counters != base.counters or base.stale or self._store.changed:
             version = self._store.commit(self._fired_until, self.counters, batch)
         open_stores.keep(self._store)
         return version

@@ -29,7 +29,7 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.rmw import open_rmw
-from forebay.windows import AlignedWindows, Times, Windows
+from forebay.windows import AlignedWindows, Firing, Times, Windows
 
 WINDOW = "window"
 """The column that holds the start of a row's window, in microseconds, while windows fire."""
@@ -61,6 +61,8 @@ class WindowPlan:
         The result: the window struct (none for a global window), the keys, the aggregates.
     options : Options
         Limits of the store.
+    firing : Firing or None
+        When windows fire more than once.
     """
 
     windows: Windows
@@ -70,6 +72,7 @@ class WindowPlan:
     pattern: Pattern
     schema: pa.Schema
     options: Options = field(default_factory=Options)
+    firing: Firing | None = None
 
 
 class Instance(Protocol):
@@ -107,7 +110,11 @@ def open_instance(
     from forebay import unaligned_windowing as unaligned
 
     kind: Callable[..., Instance]
-    if isinstance(plan.windows, AlignedWindows):
+    if plan.firing is not None:
+        from forebay.triggered_windowing import TriggeredInstance
+
+        kind = TriggeredInstance
+    elif isinstance(plan.windows, AlignedWindows):
         kind = unaligned.UpdateInstance if updating else WindowInstance
     else:
         kind = unaligned.kind_of(plan)

@@ -254,4 +254,34 @@ class Lives:
         return np.zeros(count, np.int64), np.full(count, ENDLESS)
 
 
+@dataclass(frozen=True)
+class Firing:
+    """When windows fire beside the one time when the watermark reaches their end.
+
+    Attributes
+    ----------
+    every : int or None
+        Those that have had rows since they fired do so whenever the watermark passes a multiple of it, in microseconds.
+    allowed_lateness : int
+        For how many microseconds after their end late rows make them fire again.
+    accumulating : bool
+        Whether a pane has all rows of the window so far, or those since the last one.
+
+    Examples
+    --------
+    >>> firing = Firing(every=10, allowed_lateness=5, accumulating=True)
+    >>> firing.next(np.array([12, 30, 40]), watermark=17).tolist()
+    [17, 20, 20]
+    """
+
+    every: int | None = None
+    allowed_lateness: int = 0
+    accumulating: bool = True
+
+    def next(self, ends: Times, watermark: int) -> Times:
+        """The watermark at which windows with new rows fire, by their ends; those that have ended do so at once."""
+        early = ends if self.every is None else np.minimum(ends, (watermark // self.every + 1) * self.every)
+        return np.where(ends <= watermark, watermark, early)
+
+
 Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | FirstRows | Intervals | Lives

@@ -58,9 +58,9 @@ def test_key_is_a_tuple_and_a_window_may_give_nothing(stream, tmp_path):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda key, rows: 3, "returned int; fb.apply needs a polars.DataFrame"),
+        pytest.param(lambda key, rows: 3, "returned int; fb.apply needs a polars.DataFrame", marks=pytest.mark.slow),
         (lambda key, rows: rows.select("s"), r"returned the columns \['s'\]; its schema also names \['u'\]"),
-        (lambda key, rows: rows.select(pl.col("st").alias("u")), "do not fit its schema"),
+        pytest.param(lambda key, rows: rows.select(u="st"), "do not fit its schema", marks=pytest.mark.slow),
     ],
     ids=["no table", "missing column", "wrong type"],
 )

@@ -219,8 +219,8 @@ def test_windows_that_do_not_fit_the_stream(df, spark):
     ("assigner", "message"),
     [
         (lambda times: (times, times - 1), "a window whose end is before its start"),
-        (lambda times: (times[:1], times[:1] + 1), "gave starts as int64 of shape"),
-        (lambda times: (times, times + 0.5), "gave ends as float64"),
+        pytest.param(lambda times: (times[:1], times[:1] + 1), "gave starts as int64 of shape", marks=pytest.mark.slow),
+        pytest.param(lambda times: (times, times + 0.5), "gave ends as float64", marks=pytest.mark.slow),
     ],
 )
 def test_assigners_that_give_no_windows(spark, assigner, message):

@@ -128,6 +128,7 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, case):
     assert fb.progress(query).rows_in > first.rows_in > 0 == first.rows_out
 
 
+@pytest.mark.slow
 def test_state_of_both_forms_can_be_looked_into(growing, tmp_path):
     """While extents of both forms are there, and back to the first form again."""
     fb.register_state_source(growing.spark)

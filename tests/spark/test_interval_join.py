@@ -49,8 +49,14 @@ def waits(low, high):
     return {"l": max(0, high), "r": max(0, -low)}
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("bounds", [BOUNDS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in BOUNDS[1:])])
+@pytest.mark.parametrize(
+    ("bounds", "how"),
+    [
+        pytest.param(bounds, how, marks=[] if bounds is BOUNDS[0] and how in ("full", "semi") else [pytest.mark.slow])
+        for bounds in BOUNDS
+        for how in HOWS
+    ],
+)
 def test_streams(spark, sources, tmp_path, how, bounds):
     left, right = (stream(spark, path) for path in sources)
     found, _ = run(fb.interval_join(left, right, "key", *bounds, how), tmp_path)
@@ -59,7 +65,7 @@ def test_streams(spark, sources, tmp_path, how, bounds):
     assert same(found.where(ended), wanted.where(ended)) > 40
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", ["full", *(pytest.param(how, marks=pytest.mark.slow) for how in HOWS if how != "full")])
 def test_batch(spark, sources, how):
     left, right = (spark.read.parquet(str(path)) for path in sources)
     found = fb.interval_join(left, right, "key", *BOUNDS[0], how, timeColumn="ts")

@@ -140,7 +140,7 @@ def kill_some(process, victim, pick):
 )
 def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, victim, seed):
     expected, pick = undisturbed(kind), random.Random(seed)
-    directory = prepared(source, tmp_path / "job")
+    directory, most = prepared(source, tmp_path / "job"), 1 if (kind, victim, seed) in QUICK else 3
     master = "local[2,4]" if victim != "executor" else CLUSTER
     kills, deadline = 0, time.monotonic() + PATIENCE
     while not (directory / "done").exists():
@@ -148,7 +148,7 @@ def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, vi
         with job(kind, master, directory) as process:
             while process.poll() is None and not (directory / "checkpoint" / "offsets" / "0").exists():
                 time.sleep(0.1)
-            while kills < 3 and process.poll() is None:
+            while kills < most and process.poll() is None:
                 kills += kill_some(process, victim, pick)
                 if victim == "driver":
                     break
@@ -185,8 +185,8 @@ def standalone(directory):
     ("kind", "again"),
     [
         ("failing", "task"),
-        pytest.param("losing", "stage", marks=pytest.mark.slow),
-        pytest.param("slow", "task", marks=pytest.mark.slow),
+        ("losing", "stage"),
+        ("slow", "task"),
     ],
 )
 def test_tasks_and_stages_that_are_tried_again(spark, source, undisturbed, tmp_path, kind, again):

@@ -94,6 +94,7 @@ def total_when_every_batch_fails_once(spark, result, checkpoint):
     return functools.reduce(DataFrame.union, (batches[batch] for batch in sorted(batches))), query
 
 
+@pytest.mark.slow
 def test_joins_of_which_every_batch_fails_once(spark, stream, tmp_path):
     push_watermark(stream, 1)
 

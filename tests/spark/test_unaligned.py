@@ -45,7 +45,7 @@ def varying_gap():
     ("gap", "aggregates"),
     [
         ("fixed", "mixed"),
-        ("varying", "incremental"),
+        pytest.param("varying", "incremental", marks=SLOW),
         pytest.param("fixed", "incremental", marks=SLOW),
         pytest.param("varying", "mixed", marks=SLOW),
     ],
@@ -62,8 +62,8 @@ def test_sessions(stream, tmp_path, names, gap, aggregates):
 @pytest.mark.parametrize(
     "key",
     [
-        ["k_double"],
         ["k_string", "k_array"],
+        pytest.param(["k_double"], marks=SLOW),
         pytest.param(["key", "k_string"], marks=SLOW),
         pytest.param(["k_struct"], marks=SLOW),
         pytest.param(["k_string", "k_binary"], marks=SLOW),
@@ -143,7 +143,7 @@ def rows_by_key(stream):
 
 @pytest.mark.parametrize(
     ("slide", "holistic"),
-    [(3, False), (2, True), *(pytest.param(*each, marks=SLOW) for each in [(1, False), (2, False), (1, True), (3, True)])],
+    [(2, True), *(pytest.param(*each, marks=SLOW) for each in [(1, False), (2, False), (3, False), (1, True), (3, True)])],
 )
 def test_count_windows(stream, tmp_path, names, slide, holistic):
     aggregate = fb.collect_list("u") if holistic else fb.sum("u")

@@ -31,18 +31,22 @@ from forebay.spark.layout import APPLY, Layout
 from forebay.spark.sides import SIDE, Sides
 from forebay.spark.timewindows import CustomWindow, Window, text_of
 from forebay.windowing import WindowPlan
-from forebay.windows import HIGH, LOW, TIME, AlignedWindows, GlobalWindow
+from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, GlobalWindow
 
 
 @dataclass(frozen=True)
 class BoundOperator:
-    """A planned operator: the columns that pack reads, what the operator does, what comes out, and why it is so."""
+    """A planned operator: the columns that pack reads, what the operator does, what comes out, and why it is so.
+
+    ``rows`` are the columns that its input has for the user, if they are not all that there are.
+    """
 
     projection: list[Column]
     plan: WindowPlan
     schema: T.StructType
     layout: Layout
     choice: Choice
+    rows: Sequence[Column] = ()
 
 
 def bind(
@@ -51,6 +55,7 @@ def bind(
     keys: Sequence[Column | str],
     aggregates: Sequence[Aggregate | Apply] | Sides,
     conf: Conf,
+    firing: Firing | None = None,
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
     sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
@@ -67,6 +72,7 @@ def bind(
             "fb.global_window(fb.every_rows(100))"
         )
     aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
+    aligned = aligned and firing is None  # each key's windows fire for themselves when rows come
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     with analysis():
         spark_columns = [_spark_column(aggregate) for aggregate in named]
@@ -122,10 +128,12 @@ def bind(
             choice.pattern,
             _arrow(schema),
             conf.options,
+            firing,
         ),
         schema=schema,
         layout={
             "window": assignment.text,
+            **({} if firing is None else {"firing": _told(firing)}),
             "keys": [f"{text_of(k)} {f.dataType.simpleString()}" for k, f in zip(keys, key_fields, strict=True)],
             "aggregates": {text: {name: inputs.types[name] for name in names} for text, names in reads.items()},
             "pattern": choice.pattern.name,
@@ -133,6 +141,13 @@ def bind(
         },
         choice=choice,
     )
+
+
+def _told(firing: Firing) -> str:
+    """When windows fire, in words."""
+    every = [] if firing.every is None else [f"every {firing.every / 1_000_000:g} s"]
+    late = [f"late for {firing.allowed_lateness / 1_000_000:g} s"] if firing.allowed_lateness else []
+    return ", ".join([*every, *late, "accumulating" if firing.accumulating else "discarding"])
 
 
 def _require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:

@@ -125,7 +125,8 @@ def _require_possible(mode: str, plan: str) -> None:
                 f"outputMode({mode.lower()!r}) is not possible for an operator over the results of another one, which would "
                 'take every update for one more row. Use outputMode("append").'
             )
-        if mode != "Update" or layout["pattern"] != "RMW" or not layout["window"].startswith("window("):
+        changing = layout["pattern"] == "RMW" and layout["window"].startswith("window(") and "firing" not in layout
+        if mode != "Update" or not changing:
             raise UnsupportedConfiguration(
                 f"outputMode({mode.lower()!r}) is not possible for {layout['window']}: {', '.join(layout['aggregates'])}. "
                 'Use outputMode("append"). Update mode is for tumbling and sliding windows with incremental aggregates.'

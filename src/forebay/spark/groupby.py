@@ -17,11 +17,22 @@ from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark import blobs, checkpoint, metrics, worker
 from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
+from forebay.spark.late import remember
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
-from forebay.spark.timewindows import CountWindow, CustomWindow, SessionWindow, TimeWindow, Trigger, WholeKey, Window
+from forebay.spark.timewindows import (
+    CountWindow,
+    CustomWindow,
+    SessionWindow,
+    TimeWindow,
+    Trigger,
+    WholeKey,
+    Window,
+    microseconds,
+)
 
 if TYPE_CHECKING:
     from forebay.spark.binding import BoundOperator
+    from forebay.windows import Firing
 
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -31,10 +42,70 @@ _VNODE = "vnode"
 class GroupedStream:
     """A DataFrame grouped by window and keys. Made by `groupBy`."""
 
-    def __init__(self, df: DataFrame, window: Window, keys: tuple[Column | str, ...]) -> None:
+    def __init__(self, df: DataFrame, window: Window, keys: tuple[Column | str, ...], firing: Firing | None = None) -> None:
         self._df = df
         self._window = window
         self._keys = keys
+        self._firing = firing
+
+    def trigger(
+        self, every: str | None = None, allowedLateness: str | None = None, accumulate: bool = True
+    ) -> GroupedStream:
+        """Have windows of a stream fire before they end, and again when late rows come.
+
+        A window fires when the watermark reaches its end, with ``accumulate`` whether it has had rows since it last fired or
+        not. With ``every`` it also fires whenever the watermark passes a multiple of that, if it has had rows since. With
+        ``allowedLateness`` it is kept after its end for so long, and fires in each micro-batch that brings it late rows. It
+        fires at most once in a micro-batch. What arrives later still is late and dropped.
+
+        State is kept for each window and key, so rows of sliding windows are stored once for each of their windows. A late
+        row of a session is judged by its own window, from its time to the end of the gap.
+
+        Parameters
+        ----------
+        every : str, optional
+            A duration of event time, for example ``"1 minute"``: early firings.
+        allowedLateness : str, optional
+            A duration of event time: late firings.
+        accumulate : bool
+            Whether a result is of all rows of the window so far, to replace the one before; or of the rows since then, to
+            be added to it. Sessions that merge after they have fired give a result for the longer one; nothing takes the
+            earlier results back.
+
+        Returns
+        -------
+        GroupedStream
+            Call its `agg`. Of a batch DataFrame each window fires once.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ticks = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+        >>> hourly = fb.groupBy(ticks, fb.window("timestamp", "1 hour")).trigger(every="1 minute", allowedLateness="1 day")
+        >>> fb.explain(hourly.agg(fb.count("*")))
+        == forebay ==
+        window(timestamp, 3600 s, every 3600 s, from 0 s)
+          keys        none
+          firing      every 60 s, late for 86400 s, accumulating
+          aggregates  count(*)
+          pattern     RMW, read-modify-write
+          because     every aggregate has a small intermediate state that rows are merged into
+          instances   2 per state partition
+        """
+        from forebay.windows import Firing
+
+        if not isinstance(self._window, TimeWindow | SessionWindow | CustomWindow):
+            raise InvalidArgument(f"trigger() is for windows over event time, not for {self._window!r}")
+        if isinstance(self._window, CustomWindow) and self._window.hint == "aligned":
+            raise InvalidArgument("trigger() is not possible for windows that all keys share; leave out the hint 'aligned'")
+        session, lateness = self._df.sparkSession, allowedLateness or "0 seconds"
+        each = None if every is None else microseconds(session, "every", every)
+        allowed = microseconds(session, "allowedLateness", lateness)
+        if each is not None and each <= 0:
+            raise InvalidArgument(f"every {every!r} is not positive")
+        if allowed < 0:
+            raise InvalidArgument(f"allowedLateness {allowedLateness!r} is negative")
+        return GroupedStream(self._df, self._window, self._keys, Firing(each, allowed, accumulate))
 
     def agg(self, *aggregates: Aggregate | Apply) -> DataFrame:
         """Compute aggregates of each window and key.
@@ -61,7 +132,8 @@ class GroupedStream:
         from forebay.spark.binding import bind  # imports polars, which a worker must not do before it limits threads
 
         conf = ready(self._df)
-        bound = bind(self._df, self._window, self._keys, aggregates, conf)
+        firing = self._firing if self._df.isStreaming else None
+        bound = bind(self._df, self._window, self._keys, aggregates, conf, firing)
         return run(self._df, bound, conf)
 
 
@@ -177,7 +249,7 @@ def ready(df: DataFrame) -> Conf:
 
 def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     """The results of an operator over a stream, or over a batch DataFrame."""
-    return _stream(df, bound, conf) if df.isStreaming else _batch(df, bound, conf)
+    return remember(_stream(df, bound, conf) if df.isStreaming else _batch(df, bound, conf), df, bound)
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
@@ -234,7 +306,7 @@ def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
         loaded = worker.loads(plan)
         from forebay.spark.pack import pack
 
-        updating = streaming and checkpoint.updating()
+        updating = streaming and (checkpoint.updating() or loaded.firing is not None)
         for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances, updating=updating):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [_VNODE, PAYLOAD])
 

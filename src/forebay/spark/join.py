@@ -93,7 +93,7 @@ def join(
         both, replace(window, time_column=TIME), [key if key.isidentifier() else f"`{key}`" for key in keys], sides, conf
     )
     shown = bound.layout["window"].replace(TIME, " = ".join(dict.fromkeys(map(text_of, times))))
-    return run(both, replace(bound, layout={**bound.layout, "window": shown}), conf)
+    return run(both, replace(bound, layout={**bound.layout, "window": shown}, rows=sides.rows(keys)), conf)
 
 
 def require_joinable(

@@ -22,7 +22,7 @@ from forebay.spark.blobs import BlobWriter
 from forebay.spark.vnodes import vnode_ids
 from forebay.store.aligned import SLICE
 from forebay.windowing import WindowPlan, partial_batch
-from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, CustomWindows, Times
+from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, CustomWindows, SessionWindows, Times
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 """A chunk is complete when it has so many rows or bytes."""
@@ -160,6 +160,19 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan) -> dict[str, pa.Array]:
     elif END in chunk.schema.names:
         columns |= {START: chunk[TIME].cast(pa.int64()), END: chunk[END].cast(pa.int64())}
     return columns
+
+
+def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
+    """When the last window of each row takes no more rows; the row's time where there are no windows of a user's."""
+    windows = plan.windows
+    times: Times = batch[TIME].cast(pa.int64()).to_numpy()
+    if isinstance(windows, AlignedWindows):
+        times = windows.last_window(windows.slice_starts(times)) + windows.size
+    elif isinstance(windows, SessionWindows):
+        times = batch[END].cast(pa.int64()).to_numpy()
+    elif isinstance(windows, CustomWindows):
+        times = _instants(windows.assigner(times)[1], times, "ends").to_numpy()
+    return times + (plan.firing.allowed_lateness if plan.firing else 0)
 
 
 def _instants(values: npt.ArrayLike, times: Times, what: str) -> pa.Array:

@@ -103,7 +103,8 @@ class RowJoin:
             "instancesPerPartition": conf.instances_per_partition,
         }
         shown = [column.alias(name) for name, column in projection.items()]
-        return run(both, BoundOperator([*shown, *kept], plan, schema, layout, Choice(Pattern.AUR, reason)), conf)
+        choice = Choice(Pattern.AUR, reason)
+        return run(both, BoundOperator([*shown, *kept], plan, schema, layout, choice, sides.rows(self.keys)), conf)
 
     def _times(self) -> tuple[Column, Column]:
         given = self.time_column

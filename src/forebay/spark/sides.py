@@ -49,6 +49,12 @@ class Sides:
         """The fields of the result, after the window and the keys."""
         return [T.StructField(field.name, field.dataType) for _, field in (*self.left, *self.right)]
 
+    def rows(self, on: Sequence[str]) -> list[Column]:
+        """The columns of the result without a window, of rows of either side that have met nobody."""
+        sides = ((~F.col(SIDE), self.left), (F.col(SIDE), self.right))
+        mine = [F.when(of_side, F.col(name)).alias(field.name) for of_side, side in sides for name, field in side]
+        return [*(F.col(f"`{key}`") for key in on), *mine]
+
     @property
     def reads(self) -> dict[str, list[str]]:
         """What the join reads, as a layout tells it."""

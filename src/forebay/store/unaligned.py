@@ -106,6 +106,11 @@ class UnalignedStore:
         return self._log.base
 
     @property
+    def changed(self) -> bool:
+        """Whether windows have changed since then; rows are never stored without that."""
+        return "index" in self.__dict__ and self.index.touched > 0
+
+    @property
     def schemas(self) -> list[pa.Schema]:
         """The different columns that rows on disk have."""
         return self._log.schemas_of(self._extents)

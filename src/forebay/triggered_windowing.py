@@ -1,0 +1,100 @@
+"""Windows that fire more than once: before they end, and again when late rows come.
+
+Each firing gives a *pane*. Windows are kept by key, whatever their kind, and the key index says when each is to fire next:
+its estimated trigger time (ETT) is exact here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.store.aligned import SLICE
+from forebay.store.key_index import Slots
+from forebay.store.unaligned import SLOT
+from forebay.unaligned_windowing import UnalignedInstance
+from forebay.windowing import WINDOW, WindowPlan
+from forebay.windows import END, ENDLESS, HIGH, LOW, START, AlignedWindows, CustomWindows, Times
+
+
+class TriggeredInstance(UnalignedInstance):
+    """Aligned windows, sessions and custom windows, each key's for itself, with early and late firings."""
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        assert plan.firing is not None
+        self._firing, self._windows = plan.firing, plan.windows
+        merging = not isinstance(self._windows, CustomWindows) or self._windows.merging
+        self._merging = merging and not isinstance(self._windows, AlignedWindows)
+        super().__init__(plan, *place)
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        rows, starts, ends = self._windows_of(batch)
+        open_ = ends + self._firing.allowed_lateness > self._fired_until
+        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
+        kept, all_ = (np.bincount(some, minlength=batch.num_rows) for some in (rows[open_], rows))
+        late, partly = kept == 0, (kept > 0) & (kept < all_)
+        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
+        if not open_.any():
+            return
+        rows, starts, ends = rows[open_], starts[open_], ends[open_]
+        slots = self._place(batch[HIGH].to_numpy()[rows], batch[LOW].to_numpy()[rows], starts, ends)
+        self._append(self._as_stored(pl.DataFrame(batch)[rows], partial=partial), slots, partial=partial)
+        touched = np.unique(self._store.index.roots(slots))
+        self._schedule(touched, self._firing.next(self._store.index.columns.end[touched], self._fired_until))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        columns = self._store.index.columns
+        live = self._store.index.live()
+        due = live[columns.ett[live] <= watermark]
+        for slots in self._fitting(due) if len(due) else ():
+            yield from self._panes(slots, watermark)
+        self._count(windows_fired=len(due))
+        live = self._store.index.live()
+        self._store.remove(live[self._store.index.columns.end[live] + self._firing.allowed_lateness <= watermark])
+        self._fired_until = max(self._fired_until, watermark)
+
+    def _panes(self, slots: Slots, watermark: int) -> Iterator[pa.RecordBatch]:
+        """The panes of windows, and what is left of these."""
+        rows = self._store.get(slots)
+        if rows.height:
+            rows = self._merge(rows) if self._incremental else rows
+            yield from self._results(rows.rename({SLOT: WINDOW}), merged=self._incremental)
+        columns = self._store.index.columns
+        if not self._firing.accumulating:  # the same windows once more, without rows; absorbed ones are gone then
+            windows = [columns[name][slots] for name in (HIGH, LOW, START, END)]
+            self._store.remove(slots)
+            slots = self._place(*windows)
+            columns = self._store.index.columns
+        ends = columns.end[slots]
+        self._schedule(slots, np.where(ends > watermark, ends, ENDLESS))
+
+    def _windows_of(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Times, Times]:
+        """Each row's number, once for every window that it is in, and the bounds of these windows."""
+        if not isinstance(self._windows, AlignedWindows):
+            return np.arange(batch.num_rows), batch[START].to_numpy(), batch[END].to_numpy()
+        slices = batch[SLICE].to_numpy()
+        starts = self._windows.windows_of(slices)
+        inside = starts >= self._windows.first_window(slices)[:, None]
+        rows = np.broadcast_to(np.arange(batch.num_rows)[:, None], starts.shape)[inside]
+        return rows, starts[inside], starts[inside] + self._windows.size
+
+    def _place(self, high: Times, low: Times, starts: Times, ends: Times) -> Slots:
+        index = self._store.index
+        return (index.place_merging if self._merging else index.place_exact)(high, low, starts, ends)
+
+    def _schedule(self, slots: Slots, times: Times) -> None:
+        """Windows are to fire when the watermark reaches these times."""
+        self._store.index.columns.ett[slots] = times
+        self._store.index.touch(slots)
+
+    def _as_stored(self, rows: pl.DataFrame, *, partial: bool) -> pl.DataFrame:
+        aggregation = self._plan.aggregation
+        return rows.select(
+            aggregation.columns if partial and isinstance(aggregation, Aggregation) else self._plan.packed.names
+        )

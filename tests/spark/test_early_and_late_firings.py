@@ -1,0 +1,67 @@
+"""Panes of a stream: they add up to, or end with, what Spark's batch gives, and late rows are part of them."""
+
+import pytest
+from pyspark.sql import functions as F
+from streams import generate, run
+
+import forebay as fb
+from forebay.errors import InvalidArgument
+
+
+@pytest.fixture(scope="module")
+def source(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("panes"), keys=8, rows=300)
+
+
+def counted(spark, source, tmp_path, name, window, **trigger):
+    """Panes whose window ends before the last watermark, and the query."""
+    grouped = fb.groupBy(source.streaming("1 second"), window, "key").trigger(**trigger)
+    query = run(grouped.agg(fb.count("*").alias("n"), fb.sum("u").alias("u"), fb.median("u").alias("m")), tmp_path, name)
+    watermark = query.lastProgress["eventTime"]["watermark"]
+    panes = spark.table(name)
+    return panes.where(F.col(f"{panes.columns[0]}.end") <= F.lit(watermark).cast("timestamp")), query
+
+
+def expected(source, window, panes):
+    rows = source.static.where("ts is not null").groupBy(window, "key").agg(F.count("*").alias("n"), F.sum("u").alias("u"))
+    (last,) = panes.agg(F.max("window.end")).first()
+    return {(r.window.start, r.key): (r.n, r.u) for r in rows.collect() if r.window.end <= last}
+
+
+@pytest.mark.parametrize("accumulate", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_panes_of_aligned_windows(spark, source, tmp_path, accumulate):
+    window = fb.window("ts", "30 seconds", "10 seconds")
+    trigger = {"every": "5 seconds", "allowedLateness": "10 minutes", "accumulate": accumulate}
+    panes, query = counted(spark, source, tmp_path, f"panes_{accumulate}", window, **trigger)
+    wanted = expected(source, F.window("ts", "30 seconds", "10 seconds"), panes)
+    kind = F.max if accumulate else F.sum  # counts and sums of numbers from 0 on only grow
+    found = panes.groupBy("window", "key").agg(kind("n").alias("n"), kind("u").alias("u"), F.count("*").alias("panes"))
+    assert {(r.window.start, r.key): (r.n, r.u) for r in found.collect()} == wanted
+    assert found.agg(F.max("panes")).first()[0] > 2
+    assert fb.progress(query).rows_late == 0
+
+
+@pytest.mark.slow
+def test_sessions_that_late_rows_change(spark, source, tmp_path):
+    panes, query = counted(
+        spark, source, tmp_path, "late_sessions", fb.session_window("ts", "1 second"), allowedLateness="10 minutes"
+    )
+    sessions = source.static.where("ts is not null").groupBy(F.session_window("ts", "1 second").alias("window"), "key")
+    (last,) = panes.agg(F.max("session_window.end")).first()
+    wanted = {tuple(row) for row in sessions.count().collect() if row.window.end <= last}
+    found = {tuple(row) for row in panes.select("session_window", "key", "n").collect()}
+    assert wanted <= found
+    assert fb.progress(query).rows_late == 0
+
+
+def test_of_a_batch_and_what_is_refused(source):
+    rows = source.static.where("ts is not null")
+    once = fb.groupBy(rows, fb.window("ts", "10 seconds"), "key")
+    plain, triggered = (g.agg(fb.count("*")).collect() for g in (once, once.trigger(every="1 second")))
+    assert sorted(map(repr, plain)) == sorted(map(repr, triggered))
+    with pytest.raises(InvalidArgument, match="windows over event time"):
+        fb.groupBy(rows, fb.count_window(3), "key").trigger(every="1 second")
+    with pytest.raises(InvalidArgument, match="every '0 seconds' is not positive"):
+        once.trigger(every="0 seconds")
+    with pytest.raises(InvalidArgument, match="is negative"):
+        once.trigger(allowedLateness="-1 second")

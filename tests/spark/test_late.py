@@ -1,0 +1,102 @@
+"""Late rows are exactly those that are missing from the results."""
+
+import functools
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from streams import generate
+
+import forebay as fb
+from forebay.errors import InvalidArgument
+
+
+@pytest.fixture(scope="module")
+def source(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("late"), keys=8, rows=300)
+
+
+def written(results, tmp_path):
+    """What a query writes that has results and late rows, and its progress."""
+    found = []
+
+    def write(batch, number):
+        found.append(batch.localCheckpoint())
+
+    late = fb.late(results)
+    both = results.select(F.struct("*").alias("result")).unionByName(
+        late.select(F.struct("*").alias("late")), allowMissingColumns=True
+    )
+    query = both.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "ck"))
+    started = query.trigger(availableNow=True).start()
+    started.awaitTermination()
+    total = functools.reduce(DataFrame.union, found)
+    parts = (total.where(f"{name} is not null").select(f"{name}.*") for name in ("result", "late"))
+    return *parts, fb.progress(started)
+
+
+def rows(df):
+    return sorted(map(repr, df.collect()))
+
+
+@pytest.mark.parametrize(
+    "kind", ["tumbling", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("session", "custom"))]
+)
+def test_of_windows(source, tmp_path, kind):
+    def counted(df):
+        window = {
+            "tumbling": lambda: fb.window("ts", "10 seconds"),
+            "session": lambda: fb.session_window("ts", F.expr("make_interval(0, 0, 0, 0, 0, 0, 1 + key % 3)")),
+            "custom": lambda: fb.custom_window(lambda times: (times, times + 3_000_000)),
+        }[kind]()
+        return fb.groupBy(df, window, "key").agg(fb.count("*").alias("n"), fb.sum("u"))
+
+    results, late, progress = written(counted(source.streaming("1 second")), tmp_path)
+    assert late.count() == progress.rows_late > 50
+    assert late.columns == [*source.static.columns, "late_by"]
+    in_time = source.static.join(late.select("u"), "u", "anti")
+    (last,) = results.agg(F.max(f"{results.columns[0]}.end")).first()
+    assert rows(results) == rows(counted(in_time).where(F.col(f"{results.columns[0]}.end") <= last))
+    assert late.where("late_by < interval '0' second").count() == 0
+
+
+def test_of_a_join(source, tmp_path):
+    df = source.streaming("1 second")
+    left, right = df.select("ts", "key", "u"), df.where("u % 2 = 0").select("ts", "key", "s")
+    joined = fb.interval_join(left, right, "key", "-1 second", "1 second", "inner")
+    results, late, progress = written(joined, tmp_path)
+    assert late.count() == progress.rows_late > 50
+    assert late.columns == [*results.columns[1:], "late_by"]
+    of_left, of_right = late.where("ts is not null"), late.where("ts_right is not null")
+    assert of_left.where("s is not null").count() == of_right.where("u is not null").count() == 0
+    assert of_left.count() + of_right.count() == progress.rows_late
+    assert of_left.join(left_of(results), "u", "semi").count() == 0
+
+
+def left_of(results):
+    return results.select("u").distinct()
+
+
+@pytest.mark.slow
+def test_by_how_much(source, tmp_path):
+    """With so much more delay of the watermark nothing is late."""
+    counts = fb.groupBy(source.streaming("1 second"), fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
+    _, late, _ = written(counts, tmp_path / "first")
+    (most,) = late.agg(F.max(F.col("late_by"))).first()
+    for more, expected in ((0, True), (0.001, False)):
+        delay = f"{1 + most.total_seconds() + more} seconds"
+        counts = fb.groupBy(source.streaming(delay), fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
+        _, late, _ = written(counts, tmp_path / delay)
+        assert bool(late.count()) == expected
+
+
+def test_of_what_has_no_late_rows(spark, source, tmp_path):
+    batch = fb.groupBy(source.static, fb.window("ts", "10 seconds")).agg(fb.count("*"))
+    assert fb.late(batch).count() == 0
+    with pytest.raises(InvalidArgument, match="before select"):
+        fb.late(batch.select("window"))
+    with pytest.raises(InvalidArgument, match="does not depend on event time"):
+        fb.late(fb.rolling(source.static, "key").agg(fb.count("*")))
+    with pytest.raises(InvalidArgument, match="'late_by' already"):
+        renamed = source.static.withColumn("late_by", F.lit(1))
+        fb.late(fb.groupBy(renamed, fb.window("ts", "10 seconds")).agg(fb.count("*")))
