@@ -63,6 +63,8 @@ class WindowPlan:
         Limits of the store.
     firing : Firing or None
         When windows fire more than once.
+    idle_timeout : int or None
+        When the watermark has not moved for so many microseconds of wall time, event time passes with the wall clock.
     """
 
     windows: Windows
@@ -73,6 +75,7 @@ class WindowPlan:
     schema: pa.Schema
     options: Options = field(default_factory=Options)
     firing: Firing | None = None
+    idle_timeout: int | None = None
 
 
 class Instance(Protocol):

@@ -1,5 +1,7 @@
 """Panes of a stream: they add up to, or end with, what Spark's batch gives, and late rows are part of them."""
 
+import time
+
 import pytest
 from pyspark.sql import functions as F
 from streams import generate, run
@@ -65,3 +67,24 @@ def test_of_a_batch_and_what_is_refused(source):
         once.trigger(every="0 seconds")
     with pytest.raises(InvalidArgument, match="is negative"):
         once.trigger(allowedLateness="-1 second")
+
+
+def test_windows_of_a_stream_that_has_fallen_silent(spark, tmp_path):
+    """All rows come out, those of the last windows too; nobody sends a row to move the watermark past them."""
+    rows = spark.range(1000).selectExpr("timestamp_millis(1704067200000 + id * 20) ts", "id % 5 key")
+    rows.write.parquet(str(tmp_path / "in"))
+    df = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    grouped = fb.groupBy(df, fb.window("ts", "2 seconds"), "key").trigger(idleTimeout="2 seconds")
+    writer = grouped.agg(fb.count("*").alias("n")).writeStream.format("memory").queryName("silent")
+    query = writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(processingTime="500 milliseconds").start()
+    try:
+        until = time.monotonic() + 200
+        while spark.table("silent").agg(F.sum("n")).first()[0] != 1000 and time.monotonic() < until:
+            assert query.isActive, query.exception()
+            time.sleep(0.5)
+    finally:
+        query.stop()
+    expected = rows.groupBy(F.window("ts", "2 seconds"), "key").agg(F.count("*").alias("n"))
+    assert sorted(map(repr, spark.table("silent").collect())) == sorted(map(repr, expected.collect()))
+    with pytest.raises(InvalidArgument, match="goes by the wall clock"):
+        fb.late(grouped.agg(fb.count("*")))

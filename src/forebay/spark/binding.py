@@ -56,6 +56,7 @@ def bind(
     aggregates: Sequence[Aggregate | Apply] | Sides,
     conf: Conf,
     firing: Firing | None = None,
+    idle_timeout: int | None = None,
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
     sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
@@ -129,11 +130,13 @@ def bind(
             _arrow(schema),
             conf.options,
             firing,
+            idle_timeout,
         ),
         schema=schema,
         layout={
             "window": assignment.text,
             **({} if firing is None else {"firing": _told(firing)}),
+            **({} if idle_timeout is None else {"time": "the wall clock's when idle"}),
             "keys": [f"{text_of(k)} {f.dataType.simpleString()}" for k, f in zip(keys, key_fields, strict=True)],
             "aggregates": {text: {name: inputs.types[name] for name in names} for text, names in reads.items()},
             "pattern": choice.pattern.name,

@@ -30,6 +30,7 @@ from forebay.spark.conf import PREFIX
 from forebay.spark.layout import Layout
 from forebay.spark.places import Place, Root
 from forebay.store import filenames
+from forebay.store.archive import archive_at
 
 CHECKPOINT = PREFIX + "internal.checkpointLocation"
 REFUSED = PREFIX + "internal.refused"
@@ -86,6 +87,18 @@ def directories(layout: Layout) -> list[str]:
     """In a task: where an operator had state when its query started."""
     found: dict[str, list[str]] = json.loads(worker.local_property(DIRECTORIES) or "{}")
     return found.get(layouts.layout_id(layout), [])
+
+
+def watermark(batch: int) -> int | None:
+    """In a task: the watermark that a micro-batch of its query ran with, in milliseconds, if there was one.
+
+    Spark writes it to the checkpoint before the micro-batch begins, so one that runs again finds the same.
+    """
+    location = worker.local_property(CHECKPOINT)
+    if location is None or batch < 0:
+        return None
+    entry = archive_at(location).read(f"offsets/{batch}")
+    return int(json.loads(entry.splitlines()[1])["batchWatermarkMs"]) or None
 
 
 def updating() -> bool:

@@ -42,14 +42,26 @@ _VNODE = "vnode"
 class GroupedStream:
     """A DataFrame grouped by window and keys. Made by `groupBy`."""
 
-    def __init__(self, df: DataFrame, window: Window, keys: tuple[Column | str, ...], firing: Firing | None = None) -> None:
+    def __init__(
+        self,
+        df: DataFrame,
+        window: Window,
+        keys: tuple[Column | str, ...],
+        firing: Firing | None = None,
+        idle_timeout: int | None = None,
+    ) -> None:
         self._df = df
         self._window = window
         self._keys = keys
         self._firing = firing
+        self._idle_timeout = idle_timeout
 
     def trigger(
-        self, every: str | None = None, allowedLateness: str | None = None, accumulate: bool = True
+        self,
+        every: str | None = None,
+        allowedLateness: str | None = None,
+        accumulate: bool = True,
+        idleTimeout: str | None = None,
     ) -> GroupedStream:
         """Have windows of a stream fire before they end, and again when late rows come.
 
@@ -71,6 +83,11 @@ class GroupedStream:
             Whether a result is of all rows of the window so far, to replace the one before; or of the rows since then, to
             be added to it. Sessions that merge after they have fired give a result for the longer one; nothing takes the
             earlier results back.
+        idleTimeout : str, optional
+            A duration of wall time: when the watermark has not moved for so long, it goes on with the wall clock from where
+            it is, so that the last windows of a stream that has fallen silent end. Rows that come for them then are late.
+            Spark runs micro-batches all the time for such a query, data or not, so ``trigger(availableNow=True)`` does not
+            end by itself, and the results have no watermark for another operator.
 
         Returns
         -------
@@ -105,7 +122,11 @@ class GroupedStream:
             raise InvalidArgument(f"every {every!r} is not positive")
         if allowed < 0:
             raise InvalidArgument(f"allowedLateness {allowedLateness!r} is negative")
-        return GroupedStream(self._df, self._window, self._keys, Firing(each, allowed, accumulate))
+        idle = None if idleTimeout is None else microseconds(session, "idleTimeout", idleTimeout)
+        if idle is not None and idle <= 0:
+            raise InvalidArgument(f"idleTimeout {idleTimeout!r} is not positive")
+        firing = None if each is None and not allowed else Firing(each, allowed, accumulate)
+        return GroupedStream(self._df, self._window, self._keys, firing, idle)
 
     def agg(self, *aggregates: Aggregate | Apply) -> DataFrame:
         """Compute aggregates of each window and key.
@@ -132,8 +153,8 @@ class GroupedStream:
         from forebay.spark.binding import bind  # imports polars, which a worker must not do before it limits threads
 
         conf = ready(self._df)
-        firing = self._firing if self._df.isStreaming else None
-        bound = bind(self._df, self._window, self._keys, aggregates, conf, firing)
+        more = (self._firing, self._idle_timeout) if self._df.isStreaming else (None, None)
+        bound = bind(self._df, self._window, self._keys, aggregates, conf, *more)
         return run(self._df, bound, conf)
 
 
@@ -260,7 +281,9 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
         from forebay.spark import prometheus
 
         prometheus.serve(conf.prometheus_port)
-    operator = WindowOperator(plan, bound.layout, conf.place, output, metrics.reporter(df.sparkSession))
+    operator = WindowOperator(
+        plan, bound.layout, conf.place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
+    )
     packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
 from forebay.spark import checkpoint, worker
-from forebay.store.archive import archive_at
 
 if TYPE_CHECKING:
     from forebay.spark.binding import BoundOperator
@@ -77,6 +75,8 @@ def late(results: DataFrame) -> DataFrame:
     from forebay.windows import END, TIME
 
     df, bound = _operators[results]
+    if bound.plan.idle_timeout is not None:
+        raise InvalidArgument("late() cannot tell what an operator with idleTimeout drops, which goes by the wall clock")
     if clock_of(bound.plan) is not Clock.WATERMARK:
         raise InvalidArgument(f"no row is ever late for {bound.layout['window']}, which does not depend on event time")
     columns = bound.rows or [F.col(f"`{name}`") for name in df.columns]
@@ -103,32 +103,20 @@ def _nested(schema: T.StructType) -> T.StructType:
 
 def _only_late(pickled: bytes, names: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def only_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        watermark = _fired_until()
-        if watermark is None:
+        batch = worker.local_property("streaming.sql.batchId")
+        fired_until = None if batch is None else checkpoint.watermark(int(batch) - 1)
+        if fired_until is None:
             return
         plan = worker.loads(pickled)
         from forebay.spark.pack import ends
         from forebay.windows import TIME
 
-        for batch in batches:
-            batch = batch.filter(batch[TIME].is_valid())
-            by = watermark - ends(batch, plan)
+        for rows in (each.filter(each[TIME].is_valid()) for each in batches):
+            by = fired_until * 1000 - ends(rows, plan)
             if (by >= 0).any():
-                late = batch.filter(pa.array(by >= 0))
+                late = rows.filter(pa.array(by >= 0))
                 columns = [late[name] for name in late.schema.names if name[0] == "c"]
-                rows = pa.StructArray.from_arrays([*columns, pa.array(by[by >= 0]).cast(pa.duration("us"))], names)
-                yield pa.record_batch([rows], [_NO_OPERATOR])
+                whole = pa.StructArray.from_arrays([*columns, pa.array(by[by >= 0]).cast(pa.duration("us"))], names)
+                yield pa.record_batch([whole], [_NO_OPERATOR])
 
     return only_late
-
-
-def _fired_until() -> int | None:
-    """The watermark up to which windows had fired before this micro-batch, in microseconds: that of the one before.
-
-    Spark has written it to the checkpoint, so a micro-batch that runs again finds the same.
-    """
-    location, batch = worker.local_property(checkpoint.CHECKPOINT), worker.local_property("streaming.sql.batchId")
-    if location is None or batch is None or int(batch) == 0:
-        return None
-    entry = archive_at(location).read(f"offsets/{int(batch) - 1}")
-    return int(json.loads(entry.splitlines()[1])["batchWatermarkMs"]) * 1000 or None

@@ -42,6 +42,8 @@ def clock_of(plan: WindowPlan) -> Clock:
     """The clock that the windows of a plan follow."""
     from forebay.windows import CountWindows, GlobalWindow
 
+    if plan.idle_timeout is not None:
+        return Clock.WALL
     if isinstance(plan.windows, GlobalWindow):
         return Clock.WALL if plan.windows.every else Clock.NONE
     return Clock.NONE if isinstance(plan.windows, CountWindows) else Clock.WATERMARK
@@ -65,10 +67,22 @@ class WindowOperator(StatefulProcessor):
         The name of the column of blobs that it emits.
     reporter : pyspark.Accumulator
         Gets the metrics of every task.
+    idle : bool
+        Whether the plan has a timeout for streams that fall silent.
     """
 
-    def __init__(self, plan: bytes, layout: dict[str, Any], place: Place, output: str, reporter: Accumulator[Any]) -> None:
+    def __init__(
+        self,
+        plan: bytes,
+        layout: dict[str, Any],
+        place: Place,
+        output: str,
+        reporter: Accumulator[Any],
+        *,
+        idle: bool = False,
+    ) -> None:
         self._reporter = reporter
+        self._idle = idle
         self._pickled = plan
         self._output = output
         self._layout = layout
@@ -78,6 +92,8 @@ class WindowOperator(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._state = handle.getValueState("version", "token string, fired_until long, timer long")
+        if self._idle:
+            self._moved = handle.getValueState("moved", "watermark long, wall long")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
         yield from self._run(key[0], rows, timerValues)
@@ -120,7 +136,9 @@ class WindowOperator(StatefulProcessor):
             updating=updating,
         )
         clock, batch_id = clock_of(self._plan), int(worker.local_property("streaming.sql.batchId") or 0)
-        now = _now(clock, timer_values)
+        wall = now = _now(clock, timer_values)
+        if self._plan.idle_timeout is not None and wall is not None:
+            now = self._event_time(batch_id, wall, self._plan.idle_timeout)
         counters, metrics = instance.counters, replace(instance.metrics)
         times = [perf_counter()]
         try:
@@ -141,12 +159,26 @@ class WindowOperator(StatefulProcessor):
             self._report(batch_id, location.layout, vnode, done)
         finally:
             instance.close()
-        following = _following(self._plan, clock, now)
+        following = _following(self._plan, clock, wall)
         if timer is not None:
             self._handle.deleteTimer(timer)
         if following is not None:
             self._handle.registerTimer(following)
         self._state.update((str(location.at(version)) if version else None, fired_until, following))
+
+    def _event_time(self, batch: int, wall: int, timeout: int) -> int | None:
+        """The watermark of a micro-batch; when it has not moved for ``timeout`` microseconds, plus the time since it did."""
+        from forebay.spark import checkpoint
+
+        watermark = checkpoint.watermark(batch)
+        if watermark is None:
+            return None
+        moved = self._moved.get()
+        if moved is None or watermark > moved[0]:
+            moved = (watermark, wall)
+            self._moved.update(moved)
+        silent = wall - int(moved[1])
+        return watermark + (silent if silent * 1000 >= timeout else 0)
 
 
 def _now(clock: Clock, timer_values: TimerValues) -> int | None:
