@@ -108,14 +108,43 @@ def test_joins_of_which_every_batch_fails_once(spark, stream, tmp_path):
         }.items():
             yield joined.select(F.lit(kind).alias("kind"), F.to_json(F.struct(*joined.columns)).alias("row"))
 
-    def counted(df):
-        return {tuple(row) for row in df.where("row not like '%T01:%'").groupBy("kind", "row").count().collect()}
-
     expected = counted(functools.reduce(DataFrame.union, joins(stream.static)))
     result = functools.reduce(DataFrame.union, joins(stream.streaming("10 minutes")))
     total, _ = total_when_every_batch_fails_once(spark, result, tmp_path / "ck")
     assert counted(total) == expected
     assert all(sum(kind == row[0] for row in expected) > 50 for kind in ("AAR", "AUR", "interval", "continuous"))
+
+
+def counted(df):
+    """How often each row of a kind is there, but for those of the row that ends all windows."""
+    return {tuple(row) for row in df.where("row not like '%T01:%'").groupBy("kind", "row").count().collect()}
+
+
+@pytest.mark.slow
+def test_operators_whose_results_go_by_micro_batches_when_every_one_fails_once(spark, stream, tmp_path):
+    push_watermark(stream, 1)
+
+    def results(df):
+        grouped = fb.groupBy(df, fb.window("ts", "10 seconds"), "key")
+        counts = grouped.agg(fb.count("*"))
+        for kind, result in {
+            "rolling": fb.rolling(df, "key").agg(fb.sum("u")),
+            "dedupe": fb.dedupe(df, "key", "10 seconds").select("key", "u"),
+            "panes": grouped.trigger(every="5 seconds", allowedLateness="30 seconds", accumulate=False).agg(fb.sum("u")),
+            "counts": counts,
+            "late": fb.late(counts).select("key", "u", F.col("late_by").cast("string").alias("late_by")),
+        }.items():
+            yield result.select(F.lit(kind).alias("kind"), F.to_json(F.struct(*result.columns)).alias("row"))
+
+    def result():
+        return functools.reduce(DataFrame.union, results(stream.streaming("1 second")))
+
+    run(result(), tmp_path / "undisturbed" / "ck")
+    expected = counted(spark.read.parquet(str(tmp_path / "undisturbed" / "out")))
+    total, _ = total_when_every_batch_fails_once(spark, result(), tmp_path / "ck")
+    assert counted(total) == expected
+    kinds = ("rolling", "dedupe", "panes", "counts", "late")
+    assert all(sum(kind == row[0] for row in expected) >= 8 for kind in kinds)
 
 
 def test_restarting_after_every_batch(spark, stream, tmp_path):
