@@ -1,4 +1,4 @@
-"""Interval and continuous joins against plain models, micro-batch by micro-batch, with state that is larger than memory."""
+"""Interval and continuous joins against plain models, micro-batch by micro-batch."""
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +41,14 @@ def generated(seed, keys):
         )
 
 
+@pytest.fixture
+def small(monkeypatch):
+    """Bounds at which work is cut into parts, so small that these tests get there."""
+    monkeypatch.setattr("forebay.interval_joining._PAIRS", 50)
+    monkeypatch.setattr("forebay.unaligned_windowing.LOAD_FACTOR", 1 << 10)
+    monkeypatch.setattr("forebay.store.unaligned.LEAST_COMPACTED", 1 << 10)
+
+
 def joined(plan, batches, directory, *, reopened):
     """Results, and the rows that were not late. The watermark is 10 us behind the newest row, and ends all at the end."""
     version, watermark, results, taken = None, NEVER, [], []
@@ -79,7 +87,7 @@ def split(taken):
 @pytest.mark.parametrize(("options", "reopened"), [(Options(), False), (SPILLING, True)], ids=["in memory", "spilling"])
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
 @pytest.mark.parametrize("bounds", [(-4, 7), (2, 9), (-9, -2), (0, 0), (-60, 60)])
-def test_interval_join(tmp_path, bounds, how, options, reopened):
+def test_interval_join(tmp_path, small, bounds, how, options, reopened):
     lower, upper = bounds
     step = max(1, (upper - lower) // 4)
     plan = planned(Intervals(lower, upper, step), how, options)
@@ -102,7 +110,7 @@ def test_interval_join(tmp_path, bounds, how, options, reopened):
 @pytest.mark.parametrize(("options", "reopened"), [(Options(), False), (SPILLING, True)], ids=["in memory", "spilling"])
 @pytest.mark.parametrize("keys", [3, 12])
 @pytest.mark.parametrize("granularity", [1, 7])
-def test_continuous_join(tmp_path, keys, granularity, options, reopened):
+def test_continuous_join(tmp_path, small, keys, granularity, options, reopened):
     results, taken = joined(
         planned(Lives("over", granularity), "inner", options), generated(keys, keys), tmp_path, reopened=reopened
     )

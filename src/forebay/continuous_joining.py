@@ -17,9 +17,9 @@ from forebay.interval_joining import INSTANT, JoinInstance, Rows, pairs
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
 from forebay.windowing import END_OF_TIME, WindowPlan
-from forebay.windows import ENDLESS, HIGH, LOW, Lives
+from forebay.windows import ENDLESS, HIGH, LOW, Lives, Times
 
-_KEY, _LIFE = "key", "life"
+_KEY, _LIFE, _LIVES = "key", "life", "lives"
 
 
 class ContinuousJoinInstance(JoinInstance):
@@ -31,20 +31,20 @@ class ContinuousJoinInstance(JoinInstance):
         super().__init__(plan, *place)
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        parts = [self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))] if self._fresh else []
-        waiting = self._store.index.due(watermark + self._windows.granularity)
-        if len(waiting):
-            found = self._store.get(waiting)
+        if self._fresh:
+            fresh = self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))
+            self._place(fresh, *self._windows.waiting(fresh[INSTANT].to_numpy()))
+        due = self._store.index.due(watermark + self._windows.granularity)
+        for slots in self._fitting(due) if len(due) else ():  # in the order of their ends, as each key must have it
+            found = self._store.get(slots)
             columns, owners = self._store.index.columns, found[SLOT].to_numpy()
-            identity = (pl.Series(HIGH, columns.high[owners]), pl.Series(LOW, columns.low[owners]))
-            parts.append(found.with_columns(*identity))
-            self._store.remove(waiting)
-            self._count(windows_fired=len(waiting))
-        if parts:
-            names = [HIGH, LOW, *self._plan.packed.names, *self.slices]
-            frame = pl.concat([part.select(names) for part in parts])
+            identity = pl.Series(HIGH, columns.high[owners]), pl.Series(LOW, columns.low[owners])
+            frame = found.drop(SLOT).with_columns(*identity)
+            self._store.remove(slots)
             yield from self._passed(frame.filter(pl.col(INSTANT) <= watermark))
-            self._place(frame.filter(pl.col(INSTANT) > watermark), valid=False)
+            waiting = frame.filter(pl.col(INSTANT) > watermark)
+            self._place(waiting, *self._windows.waiting(waiting[INSTANT].to_numpy()))
+        self._count(windows_fired=len(due))
         self._fired_until = max(self._fired_until, watermark)
 
     def _passed(self, frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
@@ -53,24 +53,28 @@ class ContinuousJoinInstance(JoinInstance):
             return
         known, keys = self._numbered(frame)
         frame = _with_lives(frame.with_columns(pl.Series(_KEY, keys)), self._windows.until)
-        lives = int(frame[_LIFE].max() or 0) + 1  # type: ignore[arg-type]
-        mine = self._sides(frame, frame[_KEY].to_numpy() * lives + frame[_LIFE].to_numpy())
+        stride = int(frame[_LIFE].max() or 0) + 1  # type: ignore[arg-type]
+        mine = self._split(frame, frame[_KEY].to_numpy() * stride + frame[_LIFE].to_numpy())
         yield from self._meet(*mine)
         slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
         valid = self._store.index.columns.end[slots] == ENDLESS
         slots, owners = slots[valid], owners[valid]
         for some in self._fitting(slots) if len(slots) else ():
             found = self._store.get(some)
-            theirs = self._sides(found, owners[np.searchsorted(slots, found[SLOT].to_numpy())] * lives)
+            theirs = self._split(found, owners[np.searchsorted(slots, found[SLOT].to_numpy())] * stride)
             yield from self._meet(mine[0], theirs[1])
             yield from self._meet(theirs[0], mine[1])
         ended = frame.group_by(_KEY).agg(pl.col(self._windows.until).any())
         over = np.isin(owners, ended.filter(pl.col(self._windows.until))[_KEY].to_numpy())
         self._store.remove(slots[over])
         self._count(windows_fired=int(np.count_nonzero(over)))
-        self._place(frame.filter(pl.col(_LIFE) == pl.col("lives")), valid=True)
+        kept = frame.filter(pl.col(_LIFE) == pl.col(_LIVES))
+        first = kept.unique(_KEY, keep="first").sort(_KEY)
+        identities = first[HIGH].to_numpy(), first[LOW].to_numpy()
+        slots = self._store.index.place_exact(*identities, *self._windows.valid(first.height))
+        self._keep(kept, slots[np.searchsorted(first[_KEY].to_numpy(), kept[_KEY].to_numpy())])
 
-    def _sides(self, frame: pl.DataFrame, keys: Any) -> list[Rows]:
+    def _split(self, frame: pl.DataFrame, keys: Any) -> list[Rows]:
         of_right = frame[self._join.side].to_numpy()
         met = np.zeros(frame.height, bool)
         return [Rows(frame.filter(mine), keys[mine], met[mine]) for mine in (~of_right, of_right)]
@@ -80,12 +84,13 @@ class ContinuousJoinInstance(JoinInstance):
             instants = np.maximum(left.times[lefts], right.times[rights])
             yield self._result(instants, left.frame[lefts], right.frame[rights])
 
-    def _place(self, rows: pl.DataFrame, *, valid: bool) -> None:
-        if not rows.height:
-            return
-        starts, ends = self._windows.valid(rows.height) if valid else self._windows.waiting(rows[INSTANT].to_numpy())
-        slots: Slots = self._store.index.place_exact(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), starts, ends)
-        self._append(self._as_stored(rows), slots)
+    def _place(self, rows: pl.DataFrame, starts: Times, ends: Times) -> None:
+        """Rows wait in windows of their keys."""
+        self._keep(rows, self._store.index.place_exact(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), starts, ends))
+
+    def _keep(self, rows: pl.DataFrame, slots: Slots) -> None:
+        if rows.height:
+            self._append(self._as_stored(rows), slots)
 
 
 def _with_lives(frame: pl.DataFrame, until: str) -> pl.DataFrame:
@@ -93,10 +98,10 @@ def _with_lives(frame: pl.DataFrame, until: str) -> pl.DataFrame:
     ends = frame.filter(pl.col(until)).select(_KEY, INSTANT).unique().sort(_KEY, INSTANT)
     before = (pl.col(INSTANT).rank("ordinal").over(_KEY)).cast(pl.Int64).alias(_LIFE)
     counted = ends.with_columns(before)
-    lives = counted.group_by(_KEY).agg(pl.col(_LIFE).max().alias("lives"))
+    lives = counted.group_by(_KEY).agg(pl.col(_LIFE).max().alias(_LIVES))
     frame = frame.sort(INSTANT, maintain_order=True)
     joined = frame.join_asof(
         counted.sort(INSTANT), on=INSTANT, by=_KEY, strategy="backward", allow_exact_matches=False, check_sortedness=False
     )
     joined = joined.join(lives, on=_KEY, how="left", maintain_order="left")
-    return joined.with_columns(pl.col(_LIFE, "lives").fill_null(0))
+    return joined.with_columns(pl.col(_LIFE, _LIVES).fill_null(0))

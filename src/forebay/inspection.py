@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from forebay.errors import CorruptState, ForebayError, InvalidArgument
 from forebay.evolution import StoredForm, unified
+from forebay.interval_joining import INSTANT, ROW
 from forebay.spark import layout as layouts
 from forebay.spark.layout import Layout
 from forebay.spark.places import DIRECTORY, Root, local_path
@@ -30,6 +31,7 @@ from forebay.store.archive import archive_at
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
 from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.windows import ENDLESS
 
 _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
@@ -116,11 +118,14 @@ class InstanceState:
         parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
         for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
             rows = store.get(slots)
+            if ROW in rows.columns:
+                rows = rows.filter(pl.col(ROW) >= 0).drop(INSTANT, ROW)  # marks are no rows
             bounds = store.index.windows(rows[SLOT].to_numpy())
             yield rows.drop(SLOT).with_columns(start=self._bound(bounds[:, 0]), end=self._bound(bounds[:, 1]))
 
     def _bound(self, values: npt.NDArray[np.int64]) -> pl.Series:
         series = pl.Series(np.ascontiguousarray(values))
+        series = series.replace(ENDLESS, None)
         return series.cast(pl.Datetime("us", "UTC")) if self.operator.in_event_time else series
 
 
@@ -135,7 +140,8 @@ class OperatorState:
     @property
     def aligned(self) -> bool:
         """Whether all keys share its windows, and rows lie by slice."""
-        return str(self.layout["window"]).startswith("window(") and self.layout.get("outputMode") != "update"
+        by_key = self.layout.get("outputMode") == "update" or "firing" in self.layout
+        return str(self.layout["window"]).startswith("window(") and not by_key
 
     @property
     def in_event_time(self) -> bool:

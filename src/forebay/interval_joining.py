@@ -65,14 +65,27 @@ def pairs(ours: Rows, theirs: Rows, lower: int, upper: int) -> Iterator[tuple[Pl
     >>> [[places.tolist() for places in some] for some in pairs(rows([0, 1], [5, 5]), rows([1, 0, 0], [5, 9, 4]), 0, 4)]
     [[[0, 1], [1, 0]]]
     """
-    order = np.lexsort((theirs.times, theirs.keys))
-    begins, ends = kernels.ranges(ours.keys, ours.times + lower, ours.times + upper, theirs.keys[order], theirs.times[order])
+    order, begins, ends = _ranges(ours, theirs, lower, upper)
     counts = ends - begins
     meeting = np.flatnonzero(counts)
     parts = np.cumsum(counts[meeting]) // _PAIRS
     for some in np.split(meeting, np.flatnonzero(np.diff(parts)) + 1) if len(meeting) else ():
         many = counts[some]
         yield np.repeat(some, many), order[np.repeat(begins[some] - np.cumsum(many) + many, many) + np.arange(many.sum())]
+
+
+def has_partner(ours: Rows, theirs: Rows, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+    """Which of our rows are in `pairs`."""
+    _, begins, ends = _ranges(ours, theirs, lower, upper)
+    partnered: npt.NDArray[np.bool_] = ends > begins
+    return partnered
+
+
+def _ranges(ours: Rows, theirs: Rows, lower: int, upper: int) -> tuple[Places, Places, Places]:
+    """An order of their rows, and where in it those begin and end that each of ours meets."""
+    order = np.lexsort((theirs.times, theirs.keys))
+    begins, ends = kernels.ranges(ours.keys, ours.times + lower, ours.times + upper, theirs.keys[order], theirs.times[order])
+    return order, begins, ends
 
 
 class JoinInstance(UnalignedInstance):
@@ -169,13 +182,16 @@ class IntervalJoinInstance(JoinInstance):
             yield from self._wait(side, rows, watermark)
 
     def _meet(self, side: int, ours: Rows, theirs: Rows) -> Iterator[pa.RecordBatch]:
-        """The pairs of rows of a side and of the other one."""
+        """The pairs of rows of a side and of the other one; and who is in one."""
+        if self._join.how in _ONCE:
+            ours.met |= has_partner(ours, theirs, *self._windows.seen_from(side))
+            theirs.met |= has_partner(theirs, ours, *self._windows.seen_from(1 - side))
+            return
         for mine, others in pairs(ours, theirs, *self._windows.seen_from(side)):
             ours.met[mine] = theirs.met[others] = True
-            if self._join.how not in _ONCE:
-                both = [ours.frame[mine], theirs.frame[others]]
-                instants = np.maximum(both[0][INSTANT].to_numpy(), both[1][INSTANT].to_numpy())
-                yield self._result(instants, *(both if side == _LEFT else reversed(both)))
+            both = [ours.frame[mine], theirs.frame[others]]
+            instants = np.maximum(both[0][INSTANT].to_numpy(), both[1][INSTANT].to_numpy())
+            yield self._result(instants, *(both if side == _LEFT else reversed(both)))
 
     def _have_met(self, rows: pl.DataFrame, side: int) -> Iterator[pa.RecordBatch]:
         """Rows of a side that wait have met somebody for the first time."""

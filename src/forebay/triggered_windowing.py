@@ -22,6 +22,9 @@ from forebay.unaligned_windowing import UnalignedInstance
 from forebay.windowing import WINDOW, WindowPlan
 from forebay.windows import END, ENDLESS, HIGH, LOW, START, AlignedWindows, CustomWindows, Times
 
+_AT_ONCE = 1 << 16
+"""Rows are placed about so many at a time, each counted once for every window that it is in."""
+
 
 class TriggeredInstance(UnalignedInstance):
     """Aligned windows, sessions and custom windows, each key's for itself, with early and late firings."""
@@ -29,11 +32,19 @@ class TriggeredInstance(UnalignedInstance):
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert plan.firing is not None
         self._firing, self._windows = plan.firing, plan.windows
-        merging = not isinstance(self._windows, CustomWindows) or self._windows.merging
-        self._merging = merging and not isinstance(self._windows, AlignedWindows)
+        windows = self._windows
+        if isinstance(windows, AlignedWindows):
+            self._merging, windows_of_a_row = False, -(-windows.size // windows.slide)
+        else:
+            self._merging, windows_of_a_row = not isinstance(windows, CustomWindows) or windows.merging, 1
+        self._at_once = max(1, _AT_ONCE // windows_of_a_row)
         super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        for begin in range(0, batch.num_rows, self._at_once):
+            self._ingest(batch.slice(begin, self._at_once), partial=partial)
+
+    def _ingest(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts, ends = self._windows_of(batch)
         open_ = ends + self._firing.allowed_lateness > self._fired_until
         sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
@@ -65,13 +76,15 @@ class TriggeredInstance(UnalignedInstance):
         if rows.height:
             rows = self._merge(rows) if self._incremental else rows
             yield from self._results(rows.rename({SLOT: WINDOW}), merged=self._incremental)
-        columns = self._store.index.columns
-        if not self._firing.accumulating:  # the same windows once more, without rows; absorbed ones are gone then
-            windows = [columns[name][slots] for name in (HIGH, LOW, START, END)]
+        if self._incremental or not self._firing.accumulating:  # the same windows once more; absorbed ones are gone then
+            windows, before = [self._store.index.columns[name][slots] for name in (HIGH, LOW, START, END)], slots
             self._store.remove(slots)
             slots = self._place(*windows)
-            columns = self._store.index.columns
-        ends = columns.end[slots]
+            if self._firing.accumulating and rows.height:
+                order = np.argsort(before)
+                owners = slots[order][np.searchsorted(before[order], rows[SLOT].to_numpy())]
+                self._append(rows.drop(SLOT), owners, partial=True)
+        ends = self._store.index.columns.end[slots]
         self._schedule(slots, np.where(ends > watermark, ends, ENDLESS))
 
     def _windows_of(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Times, Times]:

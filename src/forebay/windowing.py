@@ -47,8 +47,8 @@ class WindowPlan:
 
     Attributes
     ----------
-    windows : AlignedWindows, SessionWindows, CustomWindows, CountWindows or GlobalWindow
-        The window function.
+    windows : Windows
+        The window function, or what is there in place of one.
     packed : pyarrow.Schema
         The columns of a packed batch: keys, then inputs of the aggregates.
     keys : tuple of str

@@ -57,7 +57,6 @@ def test_of_windows(source, tmp_path, kind):
     in_time = source.static.join(late.select("u"), "u", "anti")
     (last,) = results.agg(F.max(f"{results.columns[0]}.end")).first()
     assert rows(results) == rows(counted(in_time).where(F.col(f"{results.columns[0]}.end") <= last))
-    assert late.where("late_by < interval '0' second").count() == 0
 
 
 def test_of_a_join(source, tmp_path):
@@ -84,7 +83,7 @@ def test_by_how_much(source, tmp_path):
     _, late, _ = written(counts, tmp_path / "first")
     (most,) = late.agg(F.max(F.col("late_by"))).first()
     for more, expected in ((0, True), (0.001, False)):
-        delay = f"{1 + most.total_seconds() + more} seconds"
+        delay = f"{1 + most.total_seconds() + more:.6f} seconds"
         counts = fb.groupBy(source.streaming(delay), fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
         _, late, _ = written(counts, tmp_path / delay)
         assert bool(late.count()) == expected

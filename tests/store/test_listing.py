@@ -197,8 +197,8 @@ class TestStores:
         for _ in range(4):
             kind.add(store, model, "ann", 1, (0, 10))
             store.commit()
-        kind.add(other, defaultdict(dict), "new key", 1, (0, 10))
-        with pytest.raises((StateDirectoryError, CorruptState)):
+        with pytest.raises((StateDirectoryError, CorruptState)):  # by the first who finds that its files have gone
+            kind.add(other, defaultdict(dict), "new key", 1, (0, 10))
             other.commit()
         read_all(kind, kind.open(tmp_path / "s", store.version), model)
 

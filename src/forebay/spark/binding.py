@@ -29,7 +29,7 @@ from forebay.spark.conf import WATERMARK, Conf
 from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.layout import APPLY, Layout
 from forebay.spark.sides import SIDE, Sides
-from forebay.spark.timewindows import CustomWindow, Window, text_of
+from forebay.spark.timewindows import CustomWindow, Window, seconds, text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, GlobalWindow
 
@@ -148,8 +148,8 @@ def bind(
 
 def _told(firing: Firing) -> str:
     """When windows fire, in words."""
-    every = [] if firing.every is None else [f"every {firing.every / 1_000_000:g} s"]
-    late = [f"late for {firing.allowed_lateness / 1_000_000:g} s"] if firing.allowed_lateness else []
+    every = [] if firing.every is None else [f"every {seconds(firing.every)}"]
+    late = [f"late for {seconds(firing.allowed_lateness)}"] if firing.allowed_lateness else []
     return ", ".join([*every, *late, "accumulating" if firing.accumulating else "discarding"])
 
 
@@ -243,6 +243,10 @@ def _unnamed(aggregate: Aggregate) -> Column:
     return column
 
 
+_NO_COLUMN = ("UNRESOLVED_COLUMN", "MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRAME_COLUMN")
+"""How the conditions of errors begin that say that there is no such column."""
+
+
 @contextlib.contextmanager
 def analysis() -> Iterator[None]:
     """What Spark's analysis refuses becomes an error of ours, without the stack trace that Spark would log."""
@@ -252,7 +256,7 @@ def analysis() -> Iterator[None]:
         yield
     except PySparkException as error:
         reason = error.getMessage().partition("SQLSTATE")[0].strip()
-        kind = UnknownColumn if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") else InvalidArgument
-        raise kind(f"Spark refuses this aggregation: {reason}") from error
+        kind = UnknownColumn if (error.getCondition() or "").startswith(_NO_COLUMN) else InvalidArgument
+        raise kind(f"Spark refuses this expression: {reason}") from error
     finally:
         logger.disabled = disabled

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import re
 import weakref
@@ -94,11 +95,24 @@ def watermark(batch: int) -> int | None:
 
     Spark writes it to the checkpoint before the micro-batch begins, so one that runs again finds the same.
     """
-    location = worker.local_property(CHECKPOINT)
-    if location is None or batch < 0:
-        return None
-    entry = archive_at(location).read(f"offsets/{batch}")
-    return int(json.loads(entry.splitlines()[1])["batchWatermarkMs"]) or None
+    return None if batch < 0 else _logged_watermark(worker.local_property(CHECKPOINT), batch)
+
+
+@functools.lru_cache(maxsize=8)
+def _logged_watermark(location: str | None, batch: int) -> int | None:
+    if location is None:
+        raise UnsupportedConfiguration(
+            "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
+            "another session than the one it was defined in. fb.late and idleTimeout need it: start it from its own session."
+        )
+    try:
+        entry = archive_at(location).read(f"offsets/{batch}")
+        return int(json.loads(entry.splitlines()[1])["batchWatermarkMs"]) or None
+    except (ForebayError, OSError, ValueError, LookupError) as error:
+        raise UnsupportedConfiguration(
+            f"fb.late and idleTimeout read the watermark from Spark's offset log, and offsets/{batch} in {location} cannot "
+            f"be read: {error}. Use a checkpoint location that is mounted or that pyarrow.fs can reach."
+        ) from error
 
 
 def updating() -> bool:

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from forebay.errors import ForebayError, InvalidArgument
+from forebay.errors import InvalidArgument, UnknownColumn
 from forebay.spark.interval_join import LEAST_GRANULARITY
 from forebay.spark.join import require_joinable
 
@@ -21,7 +21,7 @@ def continuous_join(
     on: str | Sequence[str],
     until: Column | str,
     suffix: str = "_right",
-    timeColumn: str | tuple[str, str] | None = None,
+    timeColumn: Column | str | tuple[Column | str, Column | str] | None = None,
 ) -> DataFrame:
     """Join two streams: rows of a key meet until an event ends the key's life.
 
@@ -41,7 +41,7 @@ def continuous_join(
         A condition, as a column or as SQL, on columns of both sides or of one; the rows of the other side then end nothing.
     suffix : str
         What is appended to names of right columns that the left side has too.
-    timeColumn : str or pair of str, optional
+    timeColumn : str, Column or pair of them, optional
         The time column of both sides, or of each. The default is the one with the watermark; batch DataFrames have none.
 
     Returns
@@ -96,14 +96,14 @@ def _ends(left: DataFrame, right: DataFrame, until: Column | str) -> tuple[tuple
     if not isinstance(until, Column | str):
         raise InvalidArgument(f"continuous_join() got until={until!r}; write a condition, such as \"event = 'end'\"")
     found: list[Column | None] = []
-    errors: list[ForebayError] = []
+    errors: list[UnknownColumn] = []
     for df in (left, right):
         try:
             with analysis():
                 condition = F.expr(until) if isinstance(until, str) else until
                 kind = df.select(condition).schema.fields[0].dataType
             found.append(F.coalesce(condition, F.lit(False)))
-        except ForebayError as error:
+        except UnknownColumn as error:
             errors.append(error)
             found.append(None)
             continue

@@ -41,6 +41,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             shown["window"],
             f"  keys        {', '.join(shown['keys']) or 'none'}",
             *([f"  firing      {shown['firing']}"] if "firing" in shown else []),
+            *([f"  time        {shown['time']}"] if "time" in shown else []),
             f"  aggregates  {', '.join(shown['aggregates'])}",
             f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
             f"  because     {choice.reason}",

@@ -86,8 +86,9 @@ class GroupedStream:
         idleTimeout : str, optional
             A duration of wall time: when the watermark has not moved for so long, it goes on with the wall clock from where
             it is, so that the last windows of a stream that has fallen silent end. Rows that come for them then are late.
-            Spark runs micro-batches all the time for such a query, data or not, so ``trigger(availableNow=True)`` does not
-            end by itself, and the results have no watermark for another operator.
+            It must be longer than the interval at which the query's micro-batches run. Spark runs them all the time for
+            such a query, data or not, so ``trigger(availableNow=True)`` does not end by itself, and the results have no
+            watermark for another operator.
 
         Returns
         -------
@@ -113,8 +114,8 @@ class GroupedStream:
 
         if not isinstance(self._window, TimeWindow | SessionWindow | CustomWindow):
             raise InvalidArgument(f"trigger() is for windows over event time, not for {self._window!r}")
-        if isinstance(self._window, CustomWindow) and self._window.hint == "aligned":
-            raise InvalidArgument("trigger() is not possible for windows that all keys share; leave out the hint 'aligned'")
+        if self._firing or self._idle_timeout:
+            raise InvalidArgument("trigger() was called twice; give all of it in one call")
         session, lateness = self._df.sparkSession, allowedLateness or "0 seconds"
         each = None if every is None else microseconds(session, "every", every)
         allowed = microseconds(session, "allowedLateness", lateness)
@@ -126,6 +127,8 @@ class GroupedStream:
         if idle is not None and idle <= 0:
             raise InvalidArgument(f"idleTimeout {idleTimeout!r} is not positive")
         firing = None if each is None and not allowed else Firing(each, allowed, accumulate)
+        if firing and isinstance(self._window, CustomWindow) and self._window.hint == "aligned":
+            raise InvalidArgument("every and allowedLateness are per key; leave out the window's hint 'aligned'")
         return GroupedStream(self._df, self._window, self._keys, firing, idle)
 
     def agg(self, *aggregates: Aggregate | Apply) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument
 from forebay.spark.join import JoinType, require_joinable
@@ -22,7 +22,7 @@ def interval_join(
     upper: str,
     how: JoinType = "inner",
     suffix: str = "_right",
-    timeColumn: str | tuple[str, str] | None = None,
+    timeColumn: Column | str | tuple[Column | str, Column | str] | None = None,
 ) -> DataFrame:
     """Join two streams: rows meet that have equal keys and whose times are not too far apart.
 
@@ -43,7 +43,7 @@ def interval_join(
         forgotten.
     suffix : str
         What is appended to names of right columns that the left side has too.
-    timeColumn : str or pair of str, optional
+    timeColumn : str, Column or pair of them, optional
         The time column of both sides, or of each. The default is the one with the watermark; batch DataFrames have none.
 
     Returns
@@ -91,5 +91,10 @@ def interval_join(
         lambda mark: intervals,
         f"interval of {bounds[0]} to {bounds[1]} us",
         "rows wait for partners, and those of a key are read when one comes",
-        waits=(max(0, bounds[1]), max(0, -bounds[0])),
+        waits=(_wait(bounds[1], how in ("left", "full", "semi", "anti")), _wait(-bounds[0], how in ("right", "full"))),
     )
+
+
+def _wait(partners: int, shown: bool) -> int:
+    """For how long after its time a row waits; one that may be shown by itself has an event time not before its own."""
+    return max(0, partners) if shown else partners

@@ -22,7 +22,7 @@ LATE_BY = "late_by"
 _operators: weakref.WeakKeyDictionary[DataFrame, tuple[DataFrame, BoundOperator]] = weakref.WeakKeyDictionary()
 """The input and the operator of each DataFrame of results."""
 
-_NO_OPERATOR = "forebay_" + "0" * 12
+_MARKED = "forebay_" + "0" * 12
 """A column of this name makes a query's tasks know its checkpoint, see `checkpoint.MARK`."""
 
 
@@ -30,7 +30,8 @@ def late(results: DataFrame) -> DataFrame:
     """The rows that an operator drops because all their windows have fired when they arrive, as a stream of its own.
 
     Write them beside the results, in the same query, so that both see the same watermark: see the example. The source is
-    then read twice, once for each. No state is kept for late rows.
+    then read twice, once for each. No state is kept for late rows. To another operator over event time they are late, too.
+    Where the operator reads the results of a join of Spark's own, whose watermark is an earlier one, too many are given.
 
     Parameters
     ----------
@@ -62,8 +63,10 @@ def late(results: DataFrame) -> DataFrame:
     >>> both = counts.select(F.struct("*").alias("count")).unionByName(
     ...     late.select(F.struct("*").alias("late")), allowMissingColumns=True)
     >>> def write(batch, number):
+    ...     batch.persist()
     ...     batch.where("count is not null").select("count.*").write.mode("append").parquet("counts")
     ...     batch.where("late is not null").select("late.*").write.mode("append").parquet("late")
+    ...     batch.unpersist()
     >>> writer = both.writeStream.foreachBatch(write)  # .option("checkpointLocation", ...).start()
     """
     if results not in _operators:
@@ -71,6 +74,7 @@ def late(results: DataFrame) -> DataFrame:
             "late() needs the very DataFrame that agg(), a join or dedupe() of forebay has returned; take its late rows "
             "before select(), where() and the like"
         )
+    from forebay.spark.binding import analysis
     from forebay.spark.operator import Clock, clock_of
     from forebay.windows import END, TIME
 
@@ -80,15 +84,18 @@ def late(results: DataFrame) -> DataFrame:
     if clock_of(bound.plan) is not Clock.WATERMARK:
         raise InvalidArgument(f"no row is ever late for {bound.layout['window']}, which does not depend on event time")
     columns = bound.rows or [F.col(f"`{name}`") for name in df.columns]
-    fields = df.select(*columns).schema.fields
-    if LATE_BY in (field.name for field in fields):
+    with analysis():
+        fields = df.select(*columns).schema.fields
+    if LATE_BY in (field.name.lower() for field in fields):
         raise InvalidArgument(f"the rows have a column {LATE_BY!r} already; rename it before they reach the operator")
     schema = T.StructType([*fields, T.StructField(LATE_BY, T.DayTimeIntervalType())])
     numbered = [f"c{place}" for place in range(len(columns))]
     placed = df.select(*bound.projection, *(column.alias(name) for column, name in zip(columns, numbered, strict=True)))
     times = [name for name in (TIME, END) if name in placed.columns]
-    nested = placed.select(*times, *numbered).mapInArrow(_only_late(worker.dumps(bound.plan), schema.names), _nested(schema))
-    return nested.select(f"{_NO_OPERATOR}.*")
+    nested = placed.select(*times, *numbered).mapInArrow(
+        _only_late(worker.dumps(bound.plan), numbered, streaming=df.isStreaming), _nested(schema)
+    )
+    return nested.select(f"{_MARKED}.*")
 
 
 def remember(results: DataFrame, df: DataFrame, bound: BoundOperator) -> DataFrame:
@@ -98,13 +105,15 @@ def remember(results: DataFrame, df: DataFrame, bound: BoundOperator) -> DataFra
 
 
 def _nested(schema: T.StructType) -> T.StructType:
-    return T.StructType([T.StructField(_NO_OPERATOR, schema)])
+    return T.StructType([T.StructField(_MARKED, schema)])
 
 
-def _only_late(pickled: bytes, names: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _only_late(
+    pickled: bytes, names: list[str], *, streaming: bool
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def only_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batch = worker.local_property("streaming.sql.batchId")
-        fired_until = None if batch is None else checkpoint.watermark(int(batch) - 1)
+        fired_until = checkpoint.watermark(int(batch) - 1) if streaming and batch else None
         if fired_until is None:
             return
         plan = worker.loads(pickled)
@@ -115,8 +124,8 @@ def _only_late(pickled: bytes, names: list[str]) -> Callable[[Iterator[pa.Record
             by = fired_until * 1000 - ends(rows, plan)
             if (by >= 0).any():
                 late = rows.filter(pa.array(by >= 0))
-                columns = [late[name] for name in late.schema.names if name[0] == "c"]
-                whole = pa.StructArray.from_arrays([*columns, pa.array(by[by >= 0]).cast(pa.duration("us"))], names)
-                yield pa.record_batch([whole], [_NO_OPERATOR])
+                by_how_much = pa.array(by[by >= 0]).cast(pa.duration("us"))
+                whole = pa.StructArray.from_arrays([*(late[name] for name in names), by_how_much], [*names, LATE_BY])
+                yield pa.record_batch([whole], [_MARKED])
 
     return only_late

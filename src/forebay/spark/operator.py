@@ -92,8 +92,8 @@ class WindowOperator(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
         self._state = handle.getValueState("version", "token string, fired_until long, timer long")
-        if self._idle:
-            self._moved = handle.getValueState("moved", "watermark long, wall long")
+        if self._idle:  # what the plan says, too; but to load it here is to load polars for a call that may do nothing
+            self._moved = handle.getValueState("moved", "watermark long, wall long, seen long")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
         yield from self._run(key[0], rows, timerValues)
@@ -173,12 +173,12 @@ class WindowOperator(StatefulProcessor):
         watermark = checkpoint.watermark(batch)
         if watermark is None:
             return None
-        moved = self._moved.get()
-        if moved is None or watermark > moved[0]:
-            moved = (watermark, wall)
-            self._moved.update(moved)
-        silent = wall - int(moved[1])
-        return watermark + (silent if silent * 1000 >= timeout else 0)
+        before, since, seen = self._moved.get() or (watermark, wall, wall)
+        if watermark > before or (wall - seen) * 1000 >= timeout:  # a query that was down has not listened to silence
+            since = wall
+        self._moved.update((watermark, since, wall))
+        silent = wall - since
+        return int(watermark + (silent if silent * 1000 >= timeout else 0))
 
 
 def _now(clock: Clock, timer_values: TimerValues) -> int | None:

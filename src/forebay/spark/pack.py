@@ -44,7 +44,7 @@ def pack(
     vnodes = vnode_ids(partitions, instances)
     writers = [BlobWriter() for _ in vnodes]
     combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
-    combined = _carrying_identity(plan) if updating else plan
+    combined = _carrying_identity(plan) if combine and updating else plan
     for chunk in _chunks(batches):
         cells = Cells.of(chunk, plan, len(vnodes))
         rows = _normalized(chunk, plan)

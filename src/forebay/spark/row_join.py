@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from forebay.errors import InvalidArgument
 from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern
 from forebay.spark.binding import BoundOperator, time_of
@@ -23,6 +24,8 @@ from forebay.spark.sides import TIME as UNITED_TIME
 from forebay.spark.timewindows import text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import END, HIGH, LOW, TIME, Windows
+
+TimeColumns = Column | str | tuple[Column | str, Column | str] | None
 
 EVENT_TIME = "event_time"
 """The column of results that says when a pair was complete."""
@@ -40,7 +43,7 @@ class RowJoin:
     keys: Sequence[str]
     how: JoinType
     suffix: str
-    time_column: str | tuple[str, str] | None
+    time_column: TimeColumns
 
     def run(
         self,
@@ -108,7 +111,9 @@ class RowJoin:
 
     def _times(self) -> tuple[Column, Column]:
         given = self.time_column
-        first, second = (given, given) if given is None or isinstance(given, str) else given
+        if isinstance(given, tuple | list) and len(given) != 2:
+            raise InvalidArgument(f"timeColumn is {given!r}; give one for both sides, or a pair")
+        first, second = given if isinstance(given, tuple | list) else (given, given)
         times = time_of(self.left, first), time_of(self.right, second)
         sides = zip((self.left, self.right), times, strict=True)
         require_same_type("the time", *(df.select(time.alias("time")) for df, time in sides))

@@ -102,6 +102,11 @@ def united(
         return names
 
     columns = [places(fields) for fields in chosen]
+    sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
+    results = [name.lower() for name in (*on, *result, *(field.name for field in sides.fields))]
+    repeated = [name for name, count in Counter(results).items() if count > 1]
+    if repeated:
+        raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
     parts = []
     for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (0, 1), strict=True):
         held = {name: F.col(f"`{field.name}`") for name, field in zip(names, fields, strict=True)}
@@ -115,9 +120,4 @@ def united(
                 *({**empty, **held}[name].alias(name) for name in types),
             )
         )
-    sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
-    names = [name.lower() for name in (*on, *result, *(field.name for field in sides.fields))]
-    repeated = [name for name, times_ in Counter(names).items() if times_ > 1]
-    if repeated:
-        raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
     return parts[0].union(parts[1]), sides

@@ -81,7 +81,7 @@ class TimeWindow:
                 f"startTime {self.start_time!r} must be shorter than the slide of the window, {slide} microseconds; "
                 "a multiple of the slide changes nothing"
             )
-        text = f"window({text_of(self.time_column)}, {_seconds(size)}, every {_seconds(slide)}, from {_seconds(offset)})"
+        text = f"window({text_of(self.time_column)}, {seconds(size)}, every {seconds(slide)}, from {seconds(offset)})"
         result = F.window(self.time_column, self.window_duration, self.slide_duration, self.start_time)
         return Assignment(AlignedWindows(size, slide, offset), text, result)
 
@@ -96,7 +96,7 @@ class SessionWindow:
 
     def bind(self, session: SparkSession, time: Column) -> Assignment:
         if isinstance(self.gap_duration, str):
-            text = _seconds(_positive(session, "gapDuration", self.gap_duration))
+            text = seconds(_positive(session, "gapDuration", self.gap_duration))
         else:
             text = text_of(self.gap_duration)
         result = F.session_window(self.time_column, self.gap_duration)
@@ -148,7 +148,7 @@ class WholeKey:
         if self.trigger.duration is None:
             return Assignment(GlobalWindow(0), f"global_window(every micro-batch, {kept})", None)
         every = _positive(session, "every()", self.trigger.duration)
-        text = f"global_window(every {_seconds(every)}, {kept})"
+        text = f"global_window(every {seconds(every)}, {kept})"
         return Assignment(GlobalWindow(every, purging=not self.accumulate), text, None)
 
 
@@ -405,7 +405,7 @@ def text_of(column: Column | str) -> str:
     return column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
 
 
-def _seconds(microseconds: int) -> str:
+def seconds(microseconds: int) -> str:
     return f"{microseconds} us" if microseconds % 1_000_000 else f"{microseconds // 1_000_000} s"
 
 

@@ -91,7 +91,7 @@ class KeyIndex:
         return kernels.find(self.columns, self._directory, high, low)
 
     def windows_of(self, high: Times, low: Times) -> tuple[Slots, npt.NDArray[np.int64]]:
-        """Slots of the open windows of some keys, in order of the slots, and the position of each one's key among those."""
+        """Slots of the open windows of distinct keys, in order of the slots, and the position of each one's key."""
         slots, owners = kernels.windows_of(self.columns, self._directory, high, low)
         order = np.argsort(slots)
         return slots[order], owners[order]

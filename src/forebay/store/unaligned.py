@@ -147,7 +147,7 @@ class UnalignedStore:
             self.flush()
 
     def get(self, slots: Slots) -> pl.DataFrame:
-        """The rows of windows with their `SLOT`, in order of arrival. `remove` or `renew` the windows then."""
+        """The rows of windows with their `SLOT`, in order of arrival. They stay until `remove` or `renew`."""
         self._fit_loaded()
         where = kernels.places(self.index.columns, self._loaded, slots)
         hits, misses = slots[where == ALL_LOADED], slots[where >= PARTLY]
@@ -191,14 +191,15 @@ class UnalignedStore:
         self._written.clear()
 
     def compact(self) -> None:
-        """Clear out the dead rows that the last scan found, if there are too many of them."""
+        """Clear out dead rows, if there are too many of them."""
         total = self._log.disk_bytes
         needed = int(self.index.columns.stored.sum(dtype=np.int64))
-        if not self._live and self._log.rows_of(self._extents) > self.options.max_space_amplification * needed:
-            nothing = np.zeros(self.index.capacity, np.uint8)  # windows have ended without being looked for on disk
+        self._live.clear()  # windows that were read need not have ended, and others may have
+        if self._log.rows_of(self._extents) > self.options.max_space_amplification * needed:
+            nothing = np.zeros(self.index.capacity, np.uint8)
             for number in self._extents:
                 *_, self._live[number] = self._pieces_of(number).find(self.index.columns, nothing)
-        if self._live and total > max(LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
+        if total > max(LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
             self._counts.compactions += 1
             for number in [number for number in self._extents if number in self._live]:
                 rows = self._log.rows_of([number])
