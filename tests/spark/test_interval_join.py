@@ -72,6 +72,24 @@ def test_batch(spark, sources, how):
     assert same(found, expected(spark, sources, how, ["key"], *BOUNDS[0])) > 40
 
 
+@pytest.mark.slow
+def test_a_side_that_is_hours_behind(spark, sources, tmp_path):
+    """Each side has a watermark of its own, and the earlier one counts: the side that is ahead waits, nothing is late."""
+    ahead = spark.read.parquet(str(sources[0])).withColumn("ts", F.col("ts") + F.expr("interval 3 hours"))
+    ahead.coalesce(1).write.parquet(str(tmp_path / "ahead"))
+    left, right = stream(spark, tmp_path / "ahead", "1 second"), stream(spark, sources[1], "20 seconds")
+    found, query = run(fb.interval_join(left, right, "key", "-10804 seconds", "-10793 seconds"), tmp_path)
+    wanted = expected(spark, sources, "inner", ["key"], *BOUNDS[0])
+    assert same(*(df.where("ts_right < '2024-01-01 00:30'").select("only_1", "only_2") for df in (found, wanted))) > 100
+    assert fb.progress(query).rows_late == 0
+
+
+def test_an_empty_side(spark, sources):
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    joined = fb.interval_join(left, right.limit(0), "key", *BOUNDS[0], "left", timeColumn=(F.col("ts"), "ts"))
+    assert joined.where("x_right is null").count() == joined.count() == left.count()
+
+
 def test_windows_over_a_join(spark, sources, tmp_path):
     left, right = (stream(spark, path) for path in sources)
     meetings = fb.interval_join(left.select("ts", "key"), right.select("ts", "key", "x"), "key", *BOUNDS[0], "left")

@@ -93,7 +93,7 @@ def late(results: DataFrame) -> DataFrame:
     placed = df.select(*bound.projection, *(column.alias(name) for column, name in zip(columns, numbered, strict=True)))
     times = [name for name in (TIME, END) if name in placed.columns]
     nested = placed.select(*times, *numbered).mapInArrow(
-        _only_late(worker.dumps(bound.plan), numbered, streaming=df.isStreaming), _nested(schema)
+        _only_late(worker.dumps(bound.plan), schema.names, streaming=df.isStreaming), _nested(schema)
     )
     return nested.select(f"{_MARKED}.*")
 
@@ -125,7 +125,8 @@ def _only_late(
             if (by >= 0).any():
                 late = rows.filter(pa.array(by >= 0))
                 by_how_much = pa.array(by[by >= 0]).cast(pa.duration("us"))
-                whole = pa.StructArray.from_arrays([*(late[name] for name in names), by_how_much], [*names, LATE_BY])
+                columns = [late[f"c{place}"] for place in range(len(names) - 1)]
+                whole = pa.StructArray.from_arrays([*columns, by_how_much], names)
                 yield pa.record_batch([whole], [_MARKED])
 
     return only_late

@@ -99,8 +99,8 @@ class RowJoin:
             "window": f"{self.how} join, {text} of {' and '.join(dict.fromkeys(map(text_of, times)))}",
             "keys": [f"{key} {field.dataType.simpleString()}" for key, field in zip(self.keys, key_fields, strict=True)],
             "aggregates": {
-                read: {name: inputs.types[name] for name in (side, *marked.values(), *(columns[each] for each in names_))}
-                for read, names_ in sides.reads.items()
+                read: {name: inputs.types[name] for name in (side, *marked.values(), *(columns[each] for each in held))}
+                for read, held in sides.reads.items()
             },
             "pattern": Pattern.AUR.name,
             "instancesPerPartition": conf.instances_per_partition,
