@@ -56,6 +56,7 @@ def test_sessions_that_late_rows_change(spark, source, tmp_path):
     assert fb.progress(query).rows_late == 0
 
 
+@pytest.mark.slow
 def test_panes_of_a_function_of_rows(spark, source, tmp_path):
     """Panes of the rows since the last one have each row once; the others are in state, by window and key."""
 

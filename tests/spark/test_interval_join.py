@@ -90,6 +90,7 @@ def test_an_empty_side(spark, sources):
     assert joined.where("x_right is null").count() == joined.count() == left.count()
 
 
+@pytest.mark.slow
 def test_windows_over_a_join(spark, sources, tmp_path):
     left, right = (stream(spark, path) for path in sources)
     meetings = fb.interval_join(left.select("ts", "key"), right.select("ts", "key", "x"), "key", *BOUNDS[0], "left")
@@ -101,6 +102,7 @@ def test_windows_over_a_join(spark, sources, tmp_path):
     assert same(found.where(ended), wanted.where(ended)) > 50
 
 
+@pytest.mark.slow
 def test_columns_may_not_change_under_a_checkpoint(spark, sources, tmp_path):
     mine = shutil.copytree(sources[0], tmp_path / "left")
     left, right = stream(spark, mine), stream(spark, sources[1])

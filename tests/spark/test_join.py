@@ -28,9 +28,7 @@ def aligned(spark, sources, how, on, *durations):
     return joined.select(*first, *(name for name in joined.columns if name not in first))
 
 
-@pytest.mark.parametrize(
-    "how", ["full", "anti", *(pytest.param(how, marks=pytest.mark.slow) for how in HOWS[:3] + HOWS[4:5])]
-)
+@pytest.mark.parametrize("how", ["full", *(pytest.param(how, marks=pytest.mark.slow) for how in HOWS if how != "full")])
 def test_aligned_windows(spark, sources, tmp_path, how):
     durations = ("20 seconds", "10 seconds") if how in ("full", "left") else ("10 seconds",)
     joined = fb.join(*(stream(spark, path) for path in sources), on="key", window=fb.window("ts", *durations), how=how)
@@ -40,7 +38,7 @@ def test_aligned_windows(spark, sources, tmp_path, how):
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[pytest.mark.slow] if how in ("inner", "semi") else []) for how in HOWS]
+    "how", [pytest.param(how, marks=[] if how in ("full", "anti") else [pytest.mark.slow]) for how in HOWS]
 )
 def test_batch(spark, sources, how):
     """Every kind of join, by two keys, one of them a float: NaN equals NaN, zeros are equal, NULL equals nothing."""

@@ -59,6 +59,7 @@ def test_of_windows(source, tmp_path, kind):
     assert rows(results) == rows(counted(in_time).where(F.col(f"{results.columns[0]}.end") <= last))
 
 
+@pytest.mark.slow
 def test_of_a_join(source, tmp_path):
     df = source.streaming("1 second")
     left, right = df.select("ts", "key", "u"), df.where("u % 2 = 0").select("ts", "key", "s")

@@ -147,6 +147,7 @@ def test_operators_whose_results_go_by_micro_batches_when_every_one_fails_once(s
     assert all(sum(kind == row[0] for row in expected) >= 8 for kind in kinds)
 
 
+@pytest.mark.slow
 def test_restarting_after_every_batch(spark, stream, tmp_path):
     source = tmp_path / "growing"
     source.mkdir()
@@ -161,7 +162,9 @@ def test_restarting_after_every_batch(spark, stream, tmp_path):
     assert assert_same(spark.read.parquet(str(tmp_path / "out")), expected, 1) > 50
 
 
-@pytest.mark.parametrize("aggregate", [fb.median("x"), fb.sum("x")], ids=["AAR", "RMW"])
+@pytest.mark.parametrize(
+    "aggregate", [fb.median("x"), pytest.param(fb.sum("x"), marks=pytest.mark.slow)], ids=["AAR", "RMW"]
+)
 def test_no_row_data_is_left_when_the_last_window_has_fired(stream, tmp_path, aggregate):
     for hours in (1, 2):  # the second moves the watermark once more, and with it the files of the last version go
         push_watermark(stream, hours)
