@@ -47,7 +47,7 @@ def test_of_windows(source, tmp_path, kind):
         window = {
             "tumbling": lambda: fb.window("ts", "10 seconds"),
             "session": lambda: fb.session_window("ts", F.expr("make_interval(0, 0, 0, 0, 0, 0, 1 + key % 3)")),
-            "custom": lambda: fb.custom_window(lambda times: (times, times + 3_000_000)),
+            "custom": lambda: fb.custom_window(lambda times: (times, times + 3_000_000), timeColumn="ts"),
         }[kind]()
         return fb.groupBy(df, window, "key").agg(fb.count("*").alias("n"), fb.sum("u"))
 
