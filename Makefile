@@ -26,7 +26,7 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
 	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)
 
-test: $(VENV)/ready  ## the test suite (10 minutes)
+test: $(VENV)/ready  ## the test suite (10 to 20 minutes)
 	$(BIN)/python -m pytest -m "not slow"
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests
