@@ -13,13 +13,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from forebay.interval_joining import INSTANT, JoinInstance, Rows, pairs
+from forebay.interval_joining import INSTANT, JoinInstance
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
 from forebay.windowing import END_OF_TIME, WindowPlan
 from forebay.windows import ENDLESS, HIGH, LOW, Lives, Times
 
 _KEY, _LIFE, _LIVES = "key", "life", "lives"
+_ANY_TIME = -END_OF_TIME, END_OF_TIME
 
 
 class ContinuousJoinInstance(JoinInstance):
@@ -53,17 +54,18 @@ class ContinuousJoinInstance(JoinInstance):
             return
         known, keys = self._numbered(frame)
         frame = _with_lives(frame.with_columns(pl.Series(_KEY, keys)), self._windows.until)
-        stride = int(frame[_LIFE].max() or 0) + 1  # type: ignore[arg-type]
-        mine = self._split(frame, frame[_KEY].to_numpy() * stride + frame[_LIFE].to_numpy())
-        yield from self._meet(*mine)
+        life = frame[_LIFE].to_numpy()
+        stride = int(life.max()) + 1
+        mine = self._split(frame, frame[_KEY].to_numpy() * stride + life)
+        yield from self._meet(*mine, *_ANY_TIME)
         slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
         valid = self._store.index.columns.end[slots] == ENDLESS
         slots, owners = slots[valid], owners[valid]
         for some in self._fitting(slots) if len(slots) else ():
             found = self._store.get(some)
             theirs = self._split(found, owners[np.searchsorted(slots, found[SLOT].to_numpy())] * stride)
-            yield from self._meet(mine[0], theirs[1])
-            yield from self._meet(theirs[0], mine[1])
+            yield from self._meet(mine[0], theirs[1], *_ANY_TIME)
+            yield from self._meet(theirs[0], mine[1], *_ANY_TIME)
         ended = frame.group_by(_KEY).agg(pl.col(self._windows.until).any())
         over = np.isin(owners, ended.filter(pl.col(self._windows.until))[_KEY].to_numpy())
         self._store.remove(slots[over])
@@ -73,16 +75,6 @@ class ContinuousJoinInstance(JoinInstance):
         identities = first[HIGH].to_numpy(), first[LOW].to_numpy()
         slots = self._store.index.place_exact(*identities, *self._windows.valid(first.height))
         self._keep(kept, slots[np.searchsorted(first[_KEY].to_numpy(), kept[_KEY].to_numpy())])
-
-    def _split(self, frame: pl.DataFrame, keys: Any) -> list[Rows]:
-        of_right = frame[self._join.side].to_numpy()
-        met = np.zeros(frame.height, bool)
-        return [Rows(frame.filter(mine), keys[mine], met[mine]) for mine in (~of_right, of_right)]
-
-    def _meet(self, left: Rows, right: Rows) -> Iterator[pa.RecordBatch]:
-        for lefts, rights in pairs(left, right, -END_OF_TIME, END_OF_TIME):
-            instants = np.maximum(left.times[lefts], right.times[rights])
-            yield self._result(instants, left.frame[lefts], right.frame[rights])
 
     def _place(self, rows: pl.DataFrame, starts: Times, ends: Times) -> None:
         """Rows wait in windows of their keys."""

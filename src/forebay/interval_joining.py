@@ -119,6 +119,25 @@ class JoinInstance(UnalignedInstance):
         nothing = frame.select(pl.any_horizontal(pl.col(self._plan.keys).is_null())).to_series().to_numpy()
         return known, np.where(nothing, -1, keys)
 
+    def _split(self, frame: pl.DataFrame, keys: Places) -> tuple[Rows, Rows]:
+        """Rows by side, none of whom has met anybody."""
+        of_right = frame[self._join.side].to_numpy()
+
+        def rows(mine: npt.NDArray[np.bool_]) -> Rows:
+            return Rows(frame.filter(mine), keys[mine], np.zeros(np.count_nonzero(mine), bool))
+
+        return rows(~of_right), rows(of_right)
+
+    def _meet(self, left: Rows, right: Rows, lower: int, upper: int) -> Iterator[pa.RecordBatch]:
+        """The results of the rows that meet, who are noted; only the left ones where these count once."""
+        if self._join.how in _ONCE:
+            left.met |= has_partner(left, right, lower, upper)
+            return
+        for lefts, rights in pairs(left, right, lower, upper):
+            left.met[lefts] = right.met[rights] = True
+            instants = np.maximum(left.times[lefts], right.times[rights])
+            yield self._result(instants, left.frame[lefts], right.frame[rights])
+
     def _as_stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select(*self._plan.packed.names, *self.slices)
 
@@ -164,11 +183,8 @@ class IntervalJoinInstance(JoinInstance):
         """Rows meet the others that arrive, and those that wait; then they wait themselves."""
         known, keys = self._numbered(frame)
         frame = frame.with_columns(pl.Series(END, self._windows.ends(frame[END].to_numpy())))
-        sides = [
-            Rows(frame.filter(mine), keys[mine], np.zeros(np.count_nonzero(mine), bool))
-            for mine in (frame[self._join.side].to_numpy() == side for side in (_LEFT, _RIGHT))
-        ]
-        yield from self._meet(_LEFT, sides[_LEFT], sides[_RIGHT])
+        sides, bounds = self._split(frame, keys), (self._windows.lower, self._windows.upper)
+        yield from self._meet(*sides, *bounds)
         slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
         waiting = self._sides(slots)
         for side, rows in enumerate(sides):
@@ -176,22 +192,10 @@ class IntervalJoinInstance(JoinInstance):
             for some in self._fitting(slots[wanted]) if wanted.any() else ():
                 stored = self._stored(some, owners[np.searchsorted(slots, some)])
                 before = stored.met.copy()
-                yield from self._meet(side, rows, stored)
+                yield from self._meet(*((rows, stored) if side == _LEFT else (stored, rows)), *bounds)
                 yield from self._have_met(stored.frame.filter(stored.met & ~before), 1 - side)
         for side, rows in enumerate(sides):
             yield from self._wait(side, rows, watermark)
-
-    def _meet(self, side: int, ours: Rows, theirs: Rows) -> Iterator[pa.RecordBatch]:
-        """The pairs of rows of a side and of the other one; and who is in one."""
-        if self._join.how in _ONCE:
-            ours.met |= has_partner(ours, theirs, *self._windows.seen_from(side))
-            theirs.met |= has_partner(theirs, ours, *self._windows.seen_from(1 - side))
-            return
-        for mine, others in pairs(ours, theirs, *self._windows.seen_from(side)):
-            ours.met[mine] = theirs.met[others] = True
-            both = [ours.frame[mine], theirs.frame[others]]
-            instants = np.maximum(both[0][INSTANT].to_numpy(), both[1][INSTANT].to_numpy())
-            yield self._result(instants, *(both if side == _LEFT else reversed(both)))
 
     def _have_met(self, rows: pl.DataFrame, side: int) -> Iterator[pa.RecordBatch]:
         """Rows of a side that wait have met somebody for the first time."""

@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.store.aligned import SLICE
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
@@ -47,15 +44,12 @@ class TriggeredInstance(UnalignedInstance):
     def _ingest(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts, ends = self._windows_of(batch)
         open_ = ends + self._firing.allowed_lateness > self._fired_until
-        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
-        kept, all_ = (np.bincount(some, minlength=batch.num_rows) for some in (rows[open_], rows))
-        late, partly = kept == 0, (kept > 0) & (kept < all_)
-        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
+        self._count_late(batch, rows, open_, partial=partial)
         if not open_.any():
             return
         rows, starts, ends = rows[open_], starts[open_], ends[open_]
         slots = self._place(batch[HIGH].to_numpy()[rows], batch[LOW].to_numpy()[rows], starts, ends)
-        self._append(self._as_stored(pl.DataFrame(batch)[rows], partial=partial), slots, partial=partial)
+        self._append(self._stored_columns(batch, rows, partial=partial), slots, partial=partial)
         touched = np.unique(self._store.index.roots(slots))
         self._schedule(touched, self._firing.next(self._store.index.columns.end[touched], self._fired_until))
 
@@ -87,15 +81,12 @@ class TriggeredInstance(UnalignedInstance):
         ends = self._store.index.columns.end[slots]
         self._schedule(slots, np.where(ends > watermark, ends, ENDLESS))
 
-    def _windows_of(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Times, Times]:
+    def _windows_of(self, batch: pa.RecordBatch) -> tuple[Times, Times, Times]:
         """Each row's number, once for every window that it is in, and the bounds of these windows."""
         if not isinstance(self._windows, AlignedWindows):
             return np.arange(batch.num_rows), batch[START].to_numpy(), batch[END].to_numpy()
-        slices = batch[SLICE].to_numpy()
-        starts = self._windows.windows_of(slices)
-        inside = starts >= self._windows.first_window(slices)[:, None]
-        rows = np.broadcast_to(np.arange(batch.num_rows)[:, None], starts.shape)[inside]
-        return rows, starts[inside], starts[inside] + self._windows.size
+        rows, starts = self._windows.placements(batch[SLICE].to_numpy())
+        return rows, starts, starts + self._windows.size
 
     def _place(self, high: Times, low: Times, starts: Times, ends: Times) -> Slots:
         index = self._store.index
@@ -105,9 +96,3 @@ class TriggeredInstance(UnalignedInstance):
         """Windows are to fire when the watermark reaches these times."""
         self._store.index.columns.ett[slots] = times
         self._store.index.touch(slots)
-
-    def _as_stored(self, rows: pl.DataFrame, *, partial: bool) -> pl.DataFrame:
-        aggregation = self._plan.aggregation
-        return rows.select(
-            aggregation.columns if partial and isinstance(aggregation, Aggregation) else self._plan.packed.names
-        )

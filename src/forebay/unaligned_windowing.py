@@ -47,6 +47,7 @@ from forebay.windows import (
     GlobalWindow,
     Intervals,
     Lives,
+    Times,
 )
 
 
@@ -132,6 +133,19 @@ class UnalignedInstance:
             slots = rows[SLOT].to_numpy()
         stored = rows.drop(SLOT, strict=False).to_arrow(compat_level=pl.CompatLevel.oldest())
         self._store.append(pa.concat_batches(stored.to_batches()), slots)
+
+    def _count_late(self, batch: pa.RecordBatch, rows: Times, open_: npt.NDArray[np.bool_], *, partial: bool) -> None:
+        """Count a batch's rows; ``rows`` has the number of each once for every window, ``open_`` which of those take it."""
+        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
+        kept, all_ = (np.bincount(some, minlength=batch.num_rows) for some in (rows[open_], rows))
+        late, partly = kept == 0, (kept > 0) & (kept < all_)
+        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
+
+    def _stored_columns(self, batch: pa.RecordBatch, rows: Times, *, partial: bool) -> pl.DataFrame:
+        """Rows of a batch with the columns that are stored of rows, or of partial aggregates."""
+        aggregation = self._plan.aggregation
+        names = aggregation.columns if partial and isinstance(aggregation, Aggregation) else self._plan.packed.names
+        return pl.DataFrame(batch.select(list(names)))[rows]
 
     def _fitting(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
@@ -339,26 +353,15 @@ class UpdateInstance(UnalignedInstance):
         super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
-        windows, slices = self._windows, batch[SLICE].to_numpy()
-        starts = windows.windows_of(slices)
-        inside = starts >= windows.first_window(slices)[:, None]
-        open_ = inside & (starts + windows.size > self._fired_until)
-        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
-        late = ~open_.any(axis=1)
-        partly = ~late & (open_ != inside).any(axis=1)
-        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
-        if late.all():
-            return
-        rows = np.broadcast_to(np.arange(batch.num_rows)[:, None], starts.shape)[open_]
-        starts = starts[open_]
-        high, low = (batch[name].to_numpy()[rows] for name in (HIGH, LOW))
-        slots = self._store.index.place_exact(high, low, starts, starts + windows.size)
-        placed = pl.DataFrame(batch.drop_columns([HIGH, LOW, SLICE]))[rows]
-        if partial:
-            assert isinstance(self._plan.aggregation, Aggregation)
-            placed = placed.select(self._plan.aggregation.columns)
-        self._append(placed, slots, partial=partial)
-        self._touched.append(np.unique(slots))
+        rows, starts = self._windows.placements(batch[SLICE].to_numpy())
+        open_ = starts + self._windows.size > self._fired_until
+        self._count_late(batch, rows, open_, partial=partial)
+        if open_.any():
+            rows, starts = rows[open_], starts[open_]
+            high, low = (batch[name].to_numpy()[rows] for name in (HIGH, LOW))
+            slots = self._store.index.place_exact(high, low, starts, starts + self._windows.size)
+            self._append(self._stored_columns(batch, rows, partial=partial), slots, partial=partial)
+            self._touched.append(np.unique(slots))
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         touched = np.unique(np.concatenate(self._touched)) if self._touched else np.empty(0, np.int32)

@@ -77,6 +77,16 @@ class AlignedWindows:
         most = -(-self.size // self.slide)
         return self.last_window(slices)[:, None] - np.arange(most, dtype=np.int64) * self.slide
 
+    def placements(self, slices: Times) -> tuple[Times, Times]:
+        """The position of each slice once for every window that contains it, and the starts of those windows.
+
+        >>> AlignedWindows(size=10, slide=5).placements(np.array([0, 5]))
+        (array([0, 0, 1, 1]), array([ 0, -5,  5,  0]))
+        """
+        starts = self.windows_of(slices)
+        inside = starts >= self.first_window(slices)[:, None]
+        return np.broadcast_to(np.arange(len(slices))[:, None], starts.shape)[inside], starts[inside]
+
     def windows_between(self, slices: Times, after: int, until: int) -> list[int]:
         """Starts of the windows over any of ``slices`` whose end is in ``(after, until]``, earliest first."""
         slices = slices[self.first_window(slices) + self.size <= until]
@@ -199,8 +209,6 @@ class Intervals:
     Examples
     --------
     >>> intervals = Intervals(lower=-2, upper=3, granularity=10)
-    >>> intervals.seen_from(1)
-    (-3, 2)
     >>> ends = intervals.ends(np.array([20, 21]))
     >>> intervals.windows(ends, 1)
     (array([11, 21]), array([20, 30]))
@@ -211,10 +219,6 @@ class Intervals:
     lower: int
     upper: int
     granularity: int
-
-    def seen_from(self, side: int) -> tuple[int, int]:
-        """The bounds for the time of a row of the other side minus that of a row of this one; 0 is the left side."""
-        return (-self.upper, -self.lower) if side else (self.lower, self.upper)
 
     def ends(self, ends: Times) -> Times:
         """When the windows end of rows that have no partners after some instants."""

@@ -131,6 +131,9 @@ def test_operators_whose_results_go_by_micro_batches_when_every_one_fails_once(s
             "rolling": fb.rolling(df, "key").agg(fb.sum("u")),
             "dedupe": fb.dedupe(df, "key", "10 seconds").select("key", "u"),
             "panes": grouped.trigger(every="5 seconds", allowedLateness="30 seconds", accumulate=False).agg(fb.sum("u")),
+            "sessions": fb.groupBy(df, fb.session_window("ts", "1 second"), "key")
+            .trigger(every="5 seconds", allowedLateness="30 seconds")
+            .agg(fb.median("u")),
             "counts": counts,
             "late": fb.late(counts).select("key", "u", F.col("late_by").cast("string").alias("late_by")),
         }.items():
@@ -143,7 +146,7 @@ def test_operators_whose_results_go_by_micro_batches_when_every_one_fails_once(s
     expected = counted(spark.read.parquet(str(tmp_path / "undisturbed" / "out")))
     total, _ = total_when_every_batch_fails_once(spark, result(), tmp_path / "ck")
     assert counted(total) == expected
-    kinds = ("rolling", "dedupe", "panes", "counts", "late")
+    kinds = ("rolling", "dedupe", "panes", "sessions", "counts", "late")
     assert all(sum(kind == row[0] for row in expected) >= 8 for kind in kinds)
 
 

@@ -91,7 +91,7 @@ def bind(
     if apply:
         results = _own_fields(apply)
         shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
-        aggregation = UserFunction(apply.function, shown, _arrow(T.StructType(results)))
+        aggregation = UserFunction(apply.function, shown, arrow_schema(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
         reads = {APPLY: tuple(column for column, _ in shown)}
     elif sides:
@@ -123,11 +123,11 @@ def bind(
         ],
         plan=WindowPlan(
             windows,
-            pa.schema([(field.name, field.type) for field in _arrow(df.select(*kept).schema)]),
+            pa.schema([(field.name, field.type) for field in arrow_schema(df.select(*kept).schema)]),
             key_names,
             aggregation,
             choice.pattern,
-            _arrow(schema),
+            arrow_schema(schema),
             conf.options,
             firing,
             idle_timeout,
@@ -213,7 +213,8 @@ def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
     return applied[0] if applied else None
 
 
-def _arrow(schema: T.StructType) -> pa.Schema:
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """A schema as Arrow has it."""
     return pa.schema(list(to_arrow_schema(schema, timezone="UTC")))
 
 

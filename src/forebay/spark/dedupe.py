@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import InvalidArgument
 from forebay.spark.groupby import ready, require_classic, run
-from forebay.spark.timewindows import microseconds, text_of
+from forebay.spark.timewindows import interval, microseconds, text_of
 
 
 def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: str) -> DataFrame:
@@ -60,7 +57,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     """
     from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
     from forebay.patterns import Choice, Pattern
-    from forebay.spark.binding import BoundOperator, analysis, require_timestamp, watermarked
+    from forebay.spark.binding import BoundOperator, analysis, arrow_schema, require_timestamp, watermarked
     from forebay.spark.inputs import identity, require_supported
     from forebay.windowing import WindowPlan
     from forebay.windows import END, HIGH, LOW, TIME, FirstRows
@@ -83,13 +80,13 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
         require_supported(field.dataType, field.name)
     high, low = identity(columns, [field.dataType for field in fields])
     rows = [F.col(f"`{name}`").alias(f"a{place}") for place, name in enumerate(df.columns)]
-    schema, packed = (pa.schema(list(to_arrow_schema(each.schema, timezone="UTC"))) for each in (df, df.select(*rows)))
+    schema, packed = (arrow_schema(each.schema) for each in (df, df.select(*rows)))
     bound = BoundOperator(
         projection=[
             time.alias(TIME),
             high.alias(HIGH),
             low.alias(LOW),
-            (time + F.make_dt_interval(secs=F.lit(Decimal(duration) / 1_000_000))).alias(END),
+            (time + interval(duration)).alias(END),
             *rows,
         ],
         plan=WindowPlan(FirstRows(), packed, (), Aggregation((), ()), Pattern.RMW, schema, conf.options),

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import InvalidArgument
 from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern
-from forebay.spark.binding import BoundOperator, time_of
+from forebay.spark.binding import BoundOperator, arrow_schema, time_of
 from forebay.spark.groupby import ready, run
 from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.join import JoinType, require_same_type
 from forebay.spark.sides import SIDE, united
 from forebay.spark.sides import TIME as UNITED_TIME
-from forebay.spark.timewindows import text_of
+from forebay.spark.timewindows import interval, text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import END, HIGH, LOW, TIME, Windows
 
@@ -84,15 +81,15 @@ class RowJoin:
         kept = [*(column.alias(name) for name, column in zip(names, key_columns, strict=True)), *inputs.columns]
         time = both.schema[UNITED_TIME]
         schema = T.StructType([T.StructField(EVENT_TIME, time.dataType, metadata=time.metadata), *key_fields, *sides.fields])
-        wait = F.when(F.col(SIDE), _duration(waits[1])).otherwise(_duration(waits[0]))
+        wait = F.when(F.col(SIDE), interval(waits[1])).otherwise(interval(waits[0]))
         projection = {TIME: F.col(UNITED_TIME), HIGH: high, LOW: low, END: F.col(UNITED_TIME) + wait}
         plan = WindowPlan(
             windows(marked),
-            _arrow(both.select(*kept).schema),
+            arrow_schema(both.select(*kept).schema),
             names,
             WindowJoin(self.how, side, placed[0], placed[1]),
             Pattern.AUR,
-            _arrow(schema),
+            arrow_schema(schema),
             conf.options,
         )
         layout = {
@@ -118,11 +115,3 @@ class RowJoin:
         sides = zip((self.left, self.right), times, strict=True)
         require_same_type("the time", *(df.select(time.alias("time")) for df, time in sides))
         return times
-
-
-def _arrow(schema: T.StructType) -> pa.Schema:
-    return pa.schema(list(to_arrow_schema(schema, timezone="UTC")))
-
-
-def _duration(microseconds: int) -> Column:
-    return F.make_dt_interval(secs=F.lit(Decimal(microseconds) / 1_000_000))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from decimal import Decimal
+from typing import Any, Protocol
 
 from py4j.java_gateway import get_field
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
 from forebay.windows import END, AlignedWindows, CountWindows, CustomWindows, GlobalWindow, SessionWindows, Windows
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 _MICROS_PER_DAY = 86_400_000_000
 
@@ -403,6 +401,11 @@ def custom_window(
 def text_of(column: Column | str) -> str:
     """How a column is shown."""
     return column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
+
+
+def interval(microseconds: int) -> Column:
+    """A duration as a column, to be added to a time."""
+    return F.make_dt_interval(secs=F.lit(Decimal(microseconds) / 1_000_000))
 
 
 def seconds(microseconds: int) -> str:

@@ -1,4 +1,4 @@
-"""Everything of the unaligned store that is compiled: loops over rows, windows and pieces, and the columns they work on.
+"""What is compiled of the unaligned store and of joins over it: loops over rows, windows and pieces, and their columns.
 
 Each kernel is called by the module that its section is named for, which says what it is for.
 """

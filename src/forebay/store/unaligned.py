@@ -1,8 +1,8 @@
 """AUR, the append and unaligned read store: rows of windows that fire at times of their own (FlowKV, section 4.2).
 
 Rows wait in the write buffer by window. A flush writes them ordered by estimated trigger time (ETT). When a window is read
-whose rows are on disk, one scan of the index finds them, the rows of the windows with the nearest ETT, which go to the
-prefetch buffer, and what compaction may drop.
+whose rows are on disk, one scan of the index finds them and the rows of the windows with the nearest ETT, which go to the
+prefetch buffer.
 """
 
 from __future__ import annotations
@@ -96,7 +96,6 @@ class UnalignedStore:
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
         self._pieces: dict[int, Pieces] = {}
-        self._live: dict[int, int] = {}
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
 
@@ -192,21 +191,20 @@ class UnalignedStore:
 
     def compact(self) -> None:
         """Clear out dead rows, if there are too many of them."""
-        total = self._log.disk_bytes
+        most = self.options.max_space_amplification
         needed = int(self.index.columns.stored.sum(dtype=np.int64))
-        self._live.clear()  # windows that were read need not have ended, and others may have
-        if self._log.rows_of(self._extents) > self.options.max_space_amplification * needed:
+        rows = {number: self._log.rows_of([number]) for number in self._extents}
+        live = dict(rows)
+        if sum(rows.values()) > most * needed:
             nothing = np.zeros(self.index.capacity, np.uint8)
-            for number in self._extents:
-                *_, self._live[number] = self._pieces_of(number).find(self.index.columns, nothing)
-        if total > max(LEAST_COMPACTED, self.options.max_space_amplification * self.live_bytes):
+            live = {number: self._pieces_of(number).find(self.index.columns, nothing)[2] for number in rows}
+        dead = sum(self._log.bytes_of([number]) * (1 - live[number] / max(1, rows[number])) for number in rows)
+        if self._log.disk_bytes > max(LEAST_COMPACTED, most * (self.live_bytes - dead)):
             self._counts.compactions += 1
-            for number in [number for number in self._extents if number in self._live]:
-                rows = self._log.rows_of([number])
-                if self._live[number] * self.options.max_space_amplification < rows:
+            for number in rows:
+                if live[number] * most < rows[number]:
                     self._rewrite([number])
-            self._log.compact(self.options.max_space_amplification)
-        self._live.clear()
+            self._log.compact(most)
 
     def commit(self, fired_until: int | None = None, counters: Counters | None = None, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
@@ -238,11 +236,8 @@ class UnalignedStore:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes on disk of rows that are needed, as far as scans have found out, and of the indexes."""
-        dead = 0.0
-        for number, live in self._live.items():
-            dead += self._log.bytes_of([number]) * (1 - live / max(1, self._log.rows_of([number])))
-        return int(self._log.bytes_of(self._log.groups.tolist()) - dead)
+        """Bytes on disk of extents, dead rows in them included, and of the indexes."""
+        return int(self._log.bytes_of(self._log.groups.tolist()))
 
     @property
     def metrics(self) -> Metrics:
@@ -268,7 +263,7 @@ class UnalignedStore:
         wanted: list[tuple[pa.RecordBatch, Slots]] = []
         ahead: list[tuple[pa.RecordBatch, Slots]] = []
         for number in self._extents:
-            rows, roots, self._live[number] = self._pieces_of(number).find(columns, marks)
+            rows, roots, _ = self._pieces_of(number).find(columns, marks)
             if len(rows):
                 batch = self._extent(number)
                 asked = marks[roots] == REQUESTED
@@ -363,7 +358,6 @@ class UnalignedStore:
             self._log.drop([number, _PIECES << KIND_BITS | number])
             self._extents.remove(number)
             self._pieces.pop(number)
-            self._live.pop(number, None)
         if not parts:
             return
         together = pa.concat_batches([part for part, _ in parts])
