@@ -4,7 +4,8 @@
 
 Every step does what the one before it does, and one thing more; the difference is what that costs. Wall time per event and
 micro-batch on two cores, after a warm-up; CPU time of the JVM and of the Python workers beside it. The input is the
-race's (``benchmarks/race.py``). The table goes to ``bench/breakdown.csv`` and into ``docs/performance.md``.
+race's (``benchmarks/race.py``). What results cost is shown by an operator that makes as many of them as the query, out of
+the rows that it decodes. The table goes to ``bench/breakdown.csv`` and into ``docs/performance.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 
@@ -28,23 +31,47 @@ from common import WORKLOADS, Workload
 from forebay_peer import aggregate_of, window_of
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
 from session import bids, spark_session
 
 import forebay as fb
-from forebay.spark import worker
-from forebay.spark.binding import bind
+from forebay.spark import blobs, worker
+from forebay.spark.binding import arrow_schema, bind
 from forebay.spark.conf import Conf
-from forebay.spark.groupby import _VNODE, _packer
+from forebay.spark.groupby import _VNODE, _packer, _unpack
 from forebay.spark.operator import PAYLOAD
 from race import BENCH, ROOT, part
 
 cloudpickle.register_pickle_by_value(vehicle_peer)  # workers cannot import it
-WHOLE = "store, windows, aggregates, results to rows"
 PACKED = f"{_VNODE} int, {PAYLOAD} binary"
 
 
-def steps(spark: SparkSession, workload: Workload, data: Path) -> dict[str, Callable[[], DataFrame]]:
-    stream = bids(spark, data)
+class Some(vehicle_peer.Empty):
+    """Decodes the blobs of a virtual node and makes results of a share of the rows, with a window, a key and a value."""
+
+    def __init__(self, schema: pa.Schema, share: float) -> None:
+        self._schema, self._share = schema, share
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        for blob in blobs.write_all(self._results(rows)):
+            yield pd.DataFrame({PAYLOAD: [blob]})
+        self._seen.update((1,))
+
+    def _results(self, rows: Iterator[pd.DataFrame]) -> Iterator[pa.RecordBatch]:
+        window, _, value = self._schema
+        for batch in (batch for frame in rows for blob in frame[PAYLOAD].dropna() for batch in blobs.read(blob)[0]):
+            given = batch.slice(0, round(self._share * batch.num_rows))
+            instants = pa.repeat(pa.scalar(0, window.type[0].type), given.num_rows)
+            windows = pa.StructArray.from_arrays([instants, instants], fields=list(window.type))
+            yield pa.RecordBatch.from_arrays([windows, given[0], given[1].cast(value.type)], schema=self._schema)
+
+
+def whole(stream: DataFrame, workload: Workload) -> DataFrame:
+    return fb.groupBy(stream, window_of(workload), workload.key).agg(aggregate_of(workload).alias("value"))
+
+
+def steps(spark: SparkSession, stream: DataFrame, workload: Workload, share: float) -> dict[str, Callable[[], DataFrame]]:
+    """The queries; ``share`` is how many results there are of a row."""
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf.of(spark))
     projected = stream.select(*bound.projection)
     plan = worker.dumps(bound.plan)
@@ -57,17 +84,20 @@ def steps(spark: SparkSession, workload: Workload, data: Path) -> dict[str, Call
     def packed() -> DataFrame:
         return projected.mapInArrow(_packer(plan, Conf.of(spark), streaming=False), PACKED)
 
-    def whole() -> DataFrame:
-        return fb.groupBy(stream, window_of(workload), workload.key).agg(aggregate_of(workload).alias("value"))
+    def operated(operator: StatefulProcessor, schema: str) -> DataFrame:
+        return packed().groupBy(_VNODE).transformWithStateInPandas(operator, schema, "append", "none")
+
+    def resulting() -> DataFrame:
+        operator = Some(arrow_schema(bound.schema), share)
+        return operated(operator, f"{PAYLOAD} binary").mapInArrow(_unpack, bound.schema)
 
     return {
         "scan, project, hash keys": lambda: projected,
         "rows to Arrow, to Python": lambda: projected.mapInArrow(forget, PACKED),
         "pack": packed,
-        "shuffle, operator that only decodes": lambda: (
-            packed().groupBy(_VNODE).transformWithStateInPandas(vehicle_peer.Empty(), "rows long", "append", "none")
-        ),
-        WHOLE: whole,
+        "shuffle, operator that only decodes": lambda: operated(vehicle_peer.Empty(), "rows long"),
+        "as many results, to rows": resulting,
+        "store, windows, aggregates": lambda: whole(stream, workload),
     }
 
 
@@ -75,14 +105,15 @@ def main() -> None:
     rows = []
     for name in sys.argv[1:] or ("tumbling-median", "session-median", "tumbling-count"):
         spark = spark_session()
-        queries = steps(spark, WORKLOADS[name], part("bids", 8))
-        cost(spark, queries[WHOLE]())  # compiles what the steps have in common
+        workload = WORKLOADS[name]
+        stream = bids(spark, part("bids", 12))
+        share = cost(spark, whole(stream, workload))["results"]  # and compiles what the steps have in common
         before = {"wall": 0.0, "jvm": 0.0, "python": 0.0}
-        for step, query in queries.items():
+        for step, query in steps(spark, stream, workload, share).items():
             now = cost(spark, query())
-            more = {kind: round(now[kind] - before[kind]) for kind in now}
-            rows.append({"workload": name, "step": step, **{f"{kind} ns/event": value for kind, value in more.items()}})
-            print(rows[-1], {kind: round(value) for kind, value in now.items()}, flush=True)
+            more = {f"{kind} ns/event": round(now[kind] - before[kind]) for kind in ("wall", "jvm", "python")}
+            rows.append({"workload": name, "step": step, **more})
+            print(rows[-1], {kind: round(value, 2) for kind, value in now.items()}, flush=True)
             before = now
         spark.stop()
     table = pl.DataFrame(rows)
@@ -91,7 +122,10 @@ def main() -> None:
 
 
 def cost(spark: SparkSession, df: DataFrame) -> dict[str, float]:
-    """Nanoseconds per event: median wall time of a micro-batch after the first two, and CPU time in all of those."""
+    """Nanoseconds per event: median wall time of a micro-batch after the first two, and CPU time in all of those.
+
+    And how many results there were of an event in those.
+    """
     java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     with tempfile.TemporaryDirectory() as directory:
         query = df.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True).start()
@@ -105,7 +139,8 @@ def cost(spark: SparkSession, df: DataFrame) -> dict[str, float]:
         rows = sum(batch.numInputRows for batch in batches)
         wall = statistics.median(batch.batchDuration * 1e6 / batch.numInputRows for batch in batches)
         used = {name: (seconds - begun[1].get(name, 0.0)) * 1e9 / rows for name, seconds in cpu(java).items()}
-    return {"wall": wall, **used}
+    results = sum(batch.sink.numOutputRows for batch in batches) / rows
+    return {"wall": wall, **used, "results": results}
 
 
 def cpu(java: int) -> dict[str, float]:

@@ -51,34 +51,33 @@ FIRST = 6_000_000
 """The number of the first event: 100,000 people have registered by then."""
 RECORDS = 100_000
 """Events in a file of raw records: two readers are never more than 10 s of event time apart."""
+ALL = tuple(WORKLOADS)
+SOME = ("tumbling-median", "session-count")
+"""A holistic and an incremental aggregate."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine: its script, what it is told, how many pairs of files of which data it gets, and the workloads it runs.
-
-    ``core`` peers run all workloads, the others one of each kind of aggregate.
-    """
+    """An engine: its script, what it is told, how many pairs of files of which data it gets, and the workloads it runs."""
 
     script: str
     options: tuple[str, ...] = ()
     pairs: int = 12
     data: str = "bids"
-    core: bool = False
+    workloads: tuple[str, ...] = SOME
 
 
 PEER = {
-    "forebay": Peer("forebay_peer", core=True),
-    "spark-rocksdb": Peer("spark_peer", pairs=3, core=True),
-    "flink-rocksdb": Peer("flink_peer", pairs=2, core=True),
+    "forebay": Peer("forebay_peer", workloads=ALL),
+    "spark-rocksdb": Peer("spark_peer", pairs=3, workloads=ALL),
+    "flink-rocksdb": Peer("flink_peer", pairs=2, workloads=ALL),
     "forebay-memory": Peer("forebay_peer", ("--state", "memory")),
     "vehicle": Peer("vehicle_peer"),
     "spark-memory": Peer("spark_peer", ("--state", "memory"), pairs=3),
     "flink-heap": Peer("flink_peer", ("--state", "heap"), pairs=6),
     "bytewax": Peer("bytewax_peer", pairs=2, data="thin"),
-    "spark-tws": Peer("tws_peer", pairs=4, data="sparse"),
+    "spark-tws": Peer("tws_peer", pairs=4, data="sparse", workloads=(*SOME, "session-median")),
 }
-SOME = ("tumbling-median", "session-count")
 QUICK = ("tumbling-median", "session-median", "tumbling-count")
 DATA = {
     "bids": (12, 1_000_000, 10_000),
@@ -143,7 +142,7 @@ def check(peers: dict[str, Peer], workloads: list[str], out: Path) -> None:
 
 def run(peer: Peer, workloads: list[str], data: Path, *more: str) -> dict[str, dict[str, float]]:
     """Those of the workloads that a peer runs, in one process group, none of which outlives it."""
-    some = [workload for workload in workloads if peer.core or workload in SOME]
+    some = [workload for workload in workloads if workload in peer.workloads]
     if not some:
         return {}
     command = [sys.executable, str(PEERS / f"{peer.script}.py"), "--workload", *some, "--data", str(data)]
