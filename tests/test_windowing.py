@@ -53,8 +53,8 @@ class Model:
     def ingest(self, rows):
         for time, key, value in rows:
             slices = self.windows.slice_starts(np.array([time]))
-            starts = self.windows.windows_of(slices)[0]
-            starts = [s for s in starts.tolist() if s >= self.windows.first_window(slices)[0]]
+            first, last = (int(bound(slices)[0]) for bound in (self.windows.first_window, self.windows.last_window))
+            starts = range(first, last + 1, self.windows.slide)
             kept = [s for s in starts if s + self.windows.size > self.fired_until]
             self.late += not kept
             self.partly += 0 < len(kept) < len(starts)

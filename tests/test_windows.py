@@ -29,8 +29,12 @@ def test_windows_of_a_slice_are_those_that_contain_its_instants(windows, time):
     expected = containing(windows, time)
     assert windows.last_window(slices)[0] == max(expected)
     assert windows.first_window(slices)[0] == min(expected)
-    starts = windows.windows_of(slices)[0]
-    assert set(starts[starts >= windows.first_window(slices)[0]]) == expected
+    positions, starts = windows.placements(slices)
+    assert starts.tolist() == sorted(expected, reverse=True)
+    assert positions.tolist() == [0] * len(expected)
+    earliest, latest = sorted(expected)[0], sorted(expected)[len(expected) // 2]
+    some = windows.placements(np.append(slices, slices), (earliest, latest))[1].tolist()
+    assert some == 2 * sorted((start for start in expected if start <= latest), reverse=True)
 
 
 @given(window_functions(), st.lists(times, max_size=8), times, st.integers(0, 300))

@@ -19,9 +19,6 @@ from forebay.unaligned_windowing import UnalignedInstance
 from forebay.windowing import WINDOW, WindowPlan
 from forebay.windows import END, ENDLESS, HIGH, LOW, START, AlignedWindows, CustomWindows, Times
 
-_AT_ONCE = 1 << 16
-"""Rows are placed about so many at a time, each counted once for every window that it is in."""
-
 
 class TriggeredInstance(UnalignedInstance):
     """Aligned windows, sessions and custom windows, each key's for itself, with early and late firings."""
@@ -30,16 +27,13 @@ class TriggeredInstance(UnalignedInstance):
         assert plan.firing is not None
         self._firing, self._windows = plan.firing, plan.windows
         windows = self._windows
-        if isinstance(windows, AlignedWindows):
-            self._merging, windows_of_a_row = False, -(-windows.size // windows.slide)
-        else:
-            self._merging, windows_of_a_row = not isinstance(windows, CustomWindows) or windows.merging, 1
-        self._at_once = max(1, _AT_ONCE // windows_of_a_row)
+        self._most = windows.most if isinstance(windows, AlignedWindows) else 1
+        self._merging = windows.merging if isinstance(windows, CustomWindows) else not isinstance(windows, AlignedWindows)
         super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
-        for begin in range(0, batch.num_rows, self._at_once):
-            self._ingest(batch.slice(begin, self._at_once), partial=partial)
+        for some in self._parts(batch, self._most):
+            self._ingest(some, partial=partial)
 
     def _ingest(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts, ends = self._windows_of(batch)

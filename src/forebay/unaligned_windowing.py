@@ -68,6 +68,13 @@ def kind_of(plan: WindowPlan) -> Callable[..., Instance]:
     return GlobalInstance if isinstance(plan.windows, GlobalWindow) else SessionInstance
 
 
+_AT_ONCE = 1 << 16
+"""Rows are placed about so many at a time, each counted once for every window that it is in."""
+
+_REPEATED = 1 << 20
+"""Rows of count windows are aggregated about so many at a time, each counted once for every window."""
+
+
 class UnalignedInstance:
     """What the instances have in common; see `forebay.windowing.Instance`."""
 
@@ -146,6 +153,13 @@ class UnalignedInstance:
         aggregation = self._plan.aggregation
         names = aggregation.columns if partial and isinstance(aggregation, Aggregation) else self._plan.packed.names
         return pl.DataFrame(batch.select(list(names)))[rows]
+
+    @staticmethod
+    def _parts(batch: pa.RecordBatch, windows_of_a_row: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch, as many at a time as can be placed in so many windows each."""
+        at_once = max(1, _AT_ONCE // windows_of_a_row)
+        for begin in range(0, batch.num_rows, at_once):
+            yield batch.slice(begin, at_once)
 
     def _fitting(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
@@ -256,6 +270,13 @@ class CountInstance(UnalignedInstance):
             self._touched.clear()
         self._fired_until = max(self._fired_until, watermark)
 
+    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+        """Windows as others' fit, and few enough that their rows fit once for every window that they are in."""
+        columns, size = self._store.index.columns, self._windows.size
+        for some in super()._fitting(slots):
+            rows = (columns.end[some] - columns.start[some] + size) * -(-size // self._windows.slide)
+            yield from np.split(some, np.flatnonzero(np.diff(np.cumsum(rows) // _REPEATED)) + 1)
+
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         return super()._merge(partials).sort(SLICE)  # for first and last, which go by the order of rows
 
@@ -277,6 +298,9 @@ class CountInstance(UnalignedInstance):
         yield from self._results(fired, self._windows.bounds(distinct[WINDOW].to_numpy()))
         self._count(windows_fired=distinct.height)
         columns.start[slots] = columns.end[slots]
+        if self._windows.accumulating and not self._incremental:
+            self._store.index.touch(slots)
+            return  # rows stay where they are
         self._store.renew(slots)
         kept = rows.filter(pl.Series(self._windows.last_window(slices) >= complete))
         if kept.height:
@@ -309,8 +333,11 @@ class GlobalInstance(UnalignedInstance):
                 self._store.remove(slots)
                 continue
             columns.start[slots] = columns.end[slots]
-            self._store.renew(slots)
-            self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)
+            if self._incremental:
+                self._store.renew(slots)
+                self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)
+            else:
+                self._store.index.touch(slots)
         self._count(windows_fired=len(due))
         self._fired_until = now
 
@@ -353,6 +380,10 @@ class UpdateInstance(UnalignedInstance):
         super().__init__(plan, *place)
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        for some in self._parts(batch, self._windows.most):
+            self._ingest(some, partial=partial)
+
+    def _ingest(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts = self._windows.placements(batch[SLICE].to_numpy())
         open_ = starts + self._windows.size > self._fired_until
         self._count_late(batch, rows, open_, partial=partial)

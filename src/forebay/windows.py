@@ -42,8 +42,8 @@ class AlignedWindows:
     2
     >>> hopping.slice_starts(np.array([-1, 0, 3]))
     array([-2,  0,  2])
-    >>> hopping.windows_of(np.array([0])).tolist()
-    [[0, -4, -8]]
+    >>> hopping.placements(np.array([0, 2]))
+    (array([0, 0, 0, 1, 1]), array([ 0, -4, -8,  0, -4]))
     """
 
     size: int
@@ -68,32 +68,47 @@ class AlignedWindows:
         before = slices + self.slice_length - self.size - self.offset
         return -(-before // self.slide) * self.slide + self.offset
 
-    def windows_of(self, slices: Times) -> npt.NDArray[np.int64]:
-        """Starts of all windows that contain each slice, latest first, one row per slice.
+    @property
+    def most(self) -> int:
+        """In how many windows an instant is at the most."""
+        return -(-self.size // self.slide)
 
-        When ``size`` is no multiple of ``slide``, some slices are in one window less than others; the surplus entry then
-        names a window that does not contain the slice, so compare with `first_window`.
+    def placements(self, slices: Times, among: tuple[int, int] | None = None) -> tuple[Times, Times]:
+        """The position of each slice once for every window that contains it, and the starts of those windows, latest first.
+
+        ``among`` leaves out windows before one and after another.
         """
-        most = -(-self.size // self.slide)
-        return self.last_window(slices)[:, None] - np.arange(most, dtype=np.int64) * self.slide
-
-    def placements(self, slices: Times) -> tuple[Times, Times]:
-        """The position of each slice once for every window that contains it, and the starts of those windows.
-
-        >>> AlignedWindows(size=10, slide=5).placements(np.array([0, 5]))
-        (array([0, 0, 1, 1]), array([ 0, -5,  5,  0]))
-        """
-        starts = self.windows_of(slices)
-        inside = starts >= self.first_window(slices)[:, None]
-        return np.broadcast_to(np.arange(len(slices))[:, None], starts.shape)[inside], starts[inside]
+        first, last = self.first_window(slices), self.last_window(slices)
+        if among is not None:
+            first, last = np.maximum(first, among[0]), np.minimum(last, among[1])
+        times, back = _counted_up(first, last, self.slide)
+        positions = np.repeat(np.arange(len(slices)), times)
+        return positions, last[positions] - back * self.slide
 
     def windows_between(self, slices: Times, after: int, until: int) -> list[int]:
-        """Starts of the windows over any of ``slices`` whose end is in ``(after, until]``, earliest first."""
-        slices = slices[self.first_window(slices) + self.size <= until]
-        starts = self.windows_of(slices)
-        ends = starts + self.size
-        due = (starts >= self.first_window(slices)[:, None]) & (ends > after) & (ends <= until)
-        return [int(start) for start in np.unique(starts[due])]
+        """Starts of the windows over any of ``slices``, ascending, whose end is in ``(after, until]``; earliest first."""
+        if not len(slices):
+            return []
+        first, last = self.first_window(slices), self.last_window(slices)
+        earliest = max(self._last_ending_by(after) + self.slide, int(first[0]))
+        latest = min(self._last_ending_by(until), int(last[-1]))
+        if earliest > latest:
+            return []
+        begin = np.maximum(first, earliest)
+        begin[1:] = np.maximum(begin[1:], last[:-1] + self.slide)  # the others are over the slice before
+        times, forward = _counted_up(begin, np.minimum(last, latest), self.slide)
+        starts: list[int] = (np.repeat(begin, times) + forward * self.slide).tolist()
+        return starts
+
+    def _last_ending_by(self, instant: int) -> int:
+        """Start of the last window that ends at an instant or before."""
+        return (int(instant) - self.size - self.offset) // self.slide * self.slide + self.offset
+
+
+def _counted_up(first: Times, last: Times, step: int) -> tuple[Times, Times]:
+    """How many steps there are from each first to its last, that included; and their numbers from 0, one after another."""
+    times = np.maximum(0, (last - first) // step + 1)
+    return times, np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
 
 
 @dataclass(frozen=True)

@@ -84,3 +84,27 @@ def test_what_a_window_has_absorbed_goes_with_it_after_a_restart():
     assert len(restored) == 2
     restored.remove(restored.live())
     assert len(restored) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_window_is_found_again_by_its_bounds_whatever_the_order(seed):
+    """Windows of a key that begin together, that come as sliding windows do or in no order, removals and restarts."""
+    pick = random.Random(seed)
+    index, known, saved = KeyIndex(), {}, []
+    for step in range(40):
+        rows = [(pick.randrange(5), 10 * pick.randrange(8), pick.randrange(1, 4)) for _ in range(pick.randrange(1, 120))]
+        if step % 2:
+            rows.sort(key=lambda row: (row[0], -row[1]))
+        keys, starts, lengths = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        slots = index.place_exact(*identities(keys), starts, starts + lengths)
+        for slot, row in zip(slots.tolist(), rows, strict=True):
+            assert known.setdefault(row, slot) == slot
+        assert len(set(known.values())) == len(known) == len(index)
+        for key in range(5):
+            chain, _ = index.windows_of(*identities([key]))
+            assert sorted(chain.tolist()) == sorted(slot for row, slot in known.items() if row[0] == key)
+        gone = [row for row in known if pick.random() < 0.2]
+        index.remove(np.array([known.pop(row) for row in gone], np.int32))
+        saved.extend(index.changes())
+        if step % 7 == 6:
+            index = KeyIndex.restored(saved)

@@ -3,13 +3,14 @@
 import resource
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from forebay.errors import StateDirectoryError
 from forebay.store import unaligned
 from forebay.store.options import Options
-from forebay.store.unaligned import UnalignedStore
+from forebay.store.unaligned import SLOT, UnalignedStore
 
 EAGER = Options(memory_bytes=1 << 20, read_batch_ratio=0.9)
 
@@ -164,6 +165,26 @@ def test_a_session_that_grows_after_it_was_prefetched_is_topped_up(tmp_path):
     add(store, 2, 7, 12, 22)
     assert values(store, two) == [20, 21, 22]
     assert (store.metrics.hits, store.metrics.misses) == (1, 1)
+
+
+def test_rows_that_were_merged_count_as_what_is_left_of_them(tmp_path):
+    """Sessions that go on have a row of partial aggregates from each commit, until these are merged on disk."""
+
+    def merge(rows):
+        return rows.group_by(SLOT, maintain_order=True).agg(pl.col("n").sum())
+
+    store = UnalignedStore(tmp_path / "store", None, merge=merge)
+    keys = np.arange(50)
+    for step in range(100):
+        slots = store.index.place_merging(keys, keys, keys * 0 + step, keys * 0 + step + 5)
+        store.append(pa.record_batch({"n": pa.array(keys * 0 + 1)}), slots)
+        version = store.commit()
+        if step % 30 == 29:
+            store = UnalignedStore(tmp_path / "store", version, merge=merge)
+    live = store.index.live()
+    assert store.bytes_of(live).sum() <= store.live_bytes
+    rows = merge(store.get(live))
+    assert rows["n"].to_list() == [100] * 50
 
 
 def test_the_key_index_survives_snapshots_and_changes(tmp_path, monkeypatch):

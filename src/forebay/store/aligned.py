@@ -151,7 +151,7 @@ class AlignedStore:
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self._flush()
-        for start in self._touched:
+        for start in sorted(self._touched):
             self._log.combine(start, self._combined, self._combine_bytes)
         self._touched.clear()
         self.compact()

@@ -112,23 +112,21 @@ class ExtentLog:
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, extent by extent, in order of arrival."""
-        self._seal()
-        for extent in self._extents.get(group, ()):
-            yield self._reader(extent.segment).read(extent)
+        yield from self._read(self._extents.get(group, []))
 
     def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
         """Keep the number of extents of a group logarithmic in the number of times it was appended to.
 
         From the youngest extent backwards, an extent joins as long as it is no larger than what has joined before it. So a
-        row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are.
+        row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are,
+        and at most twice as much becomes one.
         """
         extents = self._extents.get(group, [])
         if len(extents) <= MAX_EXTENTS:
             return
         first = joining([extent.length for extent in extents], combine_bytes)
         if len(extents) - first > 1:
-            self._seal()
-            batch = combine([self._reader(extent.segment).read(extent) for extent in extents[first:]])
+            batch = combine(list(self._read(extents[first:])))
             del extents[first:]
             self.append(group, batch)
 
@@ -154,10 +152,11 @@ class ExtentLog:
             if total <= allowed:
                 break
             reader = self._reader(name)
-            for extent in by_segment[name]:
-                writer = self._writer(reader.schema)
-                moved[extent] = reader.move(extent, writer)
-                self._close_if_full(writer)
+            with self._whole_or_failed():
+                for extent in by_segment[name]:
+                    writer = self._writer(reader.schema)
+                    moved[extent] = reader.move(extent, writer)
+                    self._close_if_full(writer)
             total -= self._segments[name].size - live[name]
             self.zero_copy_bytes += live[name]
         if moved:
@@ -256,6 +255,12 @@ class ExtentLog:
         segment = writer.close()
         self._segments[segment.name] = segment
 
+    def _read(self, extents: list[Extent]) -> Iterator[pa.RecordBatch]:
+        if any(extent.segment not in self._segments for extent in extents):
+            self._seal()
+        for extent in extents:
+            yield self._reader(extent.segment).read(extent)
+
     def _seal(self) -> None:
         with self._whole_or_failed():
             for writer in list(self._writers.values()):
@@ -321,13 +326,17 @@ class ExtentLog:
 def joining(sizes: list[int], largest: int) -> int:
     """Where the youngest items begin that become one: backwards, as long as one is no larger than those after it together.
 
+    None is larger than ``largest``, and all together are not larger than twice that.
+
     Examples
     --------
     >>> joining([90, 40, 20, 10, 10], 100)
     1
+    >>> joining([50, 50, 50, 50, 50], 60)
+    3
     """
     first, size = len(sizes) - 1, sizes[-1]
-    while first > 0 and sizes[first - 1] <= min(size, largest):
+    while first > 0 and sizes[first - 1] <= min(size, largest, 2 * largest - size):
         first -= 1
         size += sizes[first]
     return first

@@ -213,26 +213,26 @@ def absorb(c, dirty, scalars, into, slot):
 
 
 @numba.njit(cache=True)
-def window_of(c, directory, free, earliest, scalars, high, low, start, end, ett, exact):
-    """The window of a key, with these bounds if ``exact``, opened if there is none."""
-    head, place = key_head(c, directory, high, low)
-    slot = head
-    while slot >= 0 and exact and not (c[slot].start == start and c[slot].end == end):
-        slot = c[slot].older
-    if slot < 0:
-        slot = opened(c, free, earliest, scalars, high, low, start, end, ett)
-        link_window(c, directory, scalars, place, np.int32(-1), slot, head)
-    return slot
-
-
-@numba.njit(cache=True)
 def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
+    """The search goes on from the window of the row before, if that is a later one of the same key, or the same."""
     slots = np.empty(len(low), np.int32)
     hint = np.empty(AHEAD, np.int64)
+    slot = np.int32(-1)
     for row in range(len(low)):
         if row % AHEAD == 0:
             look_ahead(c, directory, free, scalars, low, row, hint)
-        slot = window_of(c, directory, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row], True)
+        same = slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]
+        if same and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end == end[row])):
+            newer, place = c[slot].newer, -1
+        else:
+            slot, place = key_head(c, directory, high[row], low[row])
+            newer = np.int32(-1)
+        while slot >= 0 and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end != end[row])):
+            newer, slot = slot, c[slot].older
+        if slot < 0 or c[slot].start < start[row]:
+            older = slot
+            slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
+            link_window(c, directory, scalars, place, newer, slot, older)
         c[slot].ett = max(c[slot].ett, ett[row])
         touch(dirty, scalars, slot)
         slots[row] = slot
@@ -247,7 +247,10 @@ def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
     for row in range(len(low)):
         if row % AHEAD == 0:
             look_ahead(c, directory, free, scalars, low, row, hint)
-        slot = window_of(c, directory, free, earliest, scalars, high[row], low[row], 0, 0, 0, False)
+        slot, place = key_head(c, directory, high[row], low[row])
+        if slot < 0:
+            slot = opened(c, free, earliest, scalars, high[row], low[row], 0, 0, 0)
+            link_window(c, directory, scalars, place, np.int32(-1), slot, np.int32(-1))
         numbers[row] = c[slot].end
         c[slot].end += 1
         touch(dirty, scalars, slot)

@@ -40,7 +40,8 @@ def open_at(location: str) -> RemoteArchive:
     try:
         filesystem, path = pafs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}:{rest}")
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise UnsupportedConfiguration(f"state cannot be kept at {shown}: {error}") from error
+        reason = str(error).replace(rest, shown.partition(":")[2])
+        raise UnsupportedConfiguration(f"state cannot be kept at {shown}: {reason}") from None
     return RemoteArchive(filesystem, path.rstrip("/"), scheme)
 
 

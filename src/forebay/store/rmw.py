@@ -74,7 +74,8 @@ def open_rmw(
         return as_batch(merged, batches[0].schema)
 
     options = options or Options()
-    return AlignedStore(directory, version, keys, options, combine, options.memory_bytes // LOAD_FACTOR, archive, form)
+    largest = options.memory_bytes // LOAD_FACTOR // 2  # twice that is merged at once
+    return AlignedStore(directory, version, keys, options, combine, largest, archive, form)
 
 
 def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

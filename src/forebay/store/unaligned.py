@@ -41,6 +41,9 @@ Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 _DATA, _PIECES, _INDEX = range(3)
 _LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 32
+_SLOTS_PER_CHANGE = 1 << 14
+"""An index of so many times as many slots may be that many micro-batches behind: to write all of it costs a MB for each."""
+_MOST_STORED = 2**31 - 1
 
 
 class UnalignedStore:
@@ -184,7 +187,8 @@ class UnalignedStore:
             grown = self._loaded[slots] == self.index.columns.generation[slots]
             if grown.any():
                 self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
-            self.index.columns.stored[owners] += counts
+            stored = self.index.columns.stored[owners] + counts.astype(np.int64)
+            self.index.columns.stored[owners] = np.minimum(stored, _MOST_STORED)
             self._room()
             self.index.touch(owners)
         self._written.clear()
@@ -361,9 +365,19 @@ class UnalignedStore:
         if not parts:
             return
         together = pa.concat_batches([part for part, _ in parts])
-        batch, slots = self._merged(together, np.concatenate([slots for _, slots in parts]))
+        before = np.concatenate([slots for _, slots in parts])
+        batch, slots = self._merged(together, before)
+        self._count_merged(before, slots)
         order, _, _ = by_trigger_time(slots, self.index.columns)
         self._write(batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
+
+    def _count_merged(self, before: Slots, after: Slots) -> None:
+        """Windows have fewer rows on disk since some were merged. A window that had some still has one."""
+        if len(after) < len(before):
+            (rows, owners), (left, _) = (kernels.counted(slots, self.index.capacity) for slots in (before, after))
+            stored = self.index.columns.stored[owners]
+            self.index.columns.stored[owners] = np.maximum(np.minimum(stored, 1), stored - (rows - left)[owners])
+            self.index.touch(owners)
 
     def _combine(self) -> None:
         sizes = [self._log.bytes_of([number]) for number in self._extents]
@@ -383,7 +397,8 @@ class UnalignedStore:
         """Append the windows that changed, or write all of them when that has become cheaper than reading the changes."""
         groups = self._groups(_INDEX)
         rows = self._log.rows_of(groups) + self.index.touched
-        everything = rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(groups) >= _MOST_CHANGES
+        most = max(_MOST_CHANGES, self.index.capacity // _SLOTS_PER_CHANGE)
+        everything = rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(groups) >= most
         if everything:
             self._log.drop(groups)
             groups.clear()
