@@ -40,6 +40,9 @@ END_OF_TIME = 2**62
 NEVER = -(2**62)
 """A watermark before every instant: nothing has fired."""
 
+_TOGETHER_BYTES = 1 << 18
+"""Tumbling windows of this size are grouped one by one."""
+
 
 @dataclass(frozen=True)
 class WindowPlan:
@@ -215,15 +218,21 @@ class WindowInstance:
         self._store.close()
 
     def _loadable(self, due: list[int], slices: Times) -> Iterator[list[int]]:
-        """Windows that fire, a few at a time: as many as fit into memory together, at least one."""
+        """Windows that fire, a few at a time: as many as fit into memory together, at least one.
+
+        Of tumbling windows, which have no rows in common, only small ones are together: rows of one window are grouped by
+        their keys alone, which takes half the time.
+        """
         if not due:
             return
+        tumbling = self._windows.slice_length == self._windows.size
+        most = min(self._store.window_bytes, _TOGETHER_BYTES) if tumbling else self._store.window_bytes
         sizes = np.cumsum([0, *(self._store.bytes_of([start]) for start in slices.tolist())])
         begins, ends = np.searchsorted(slices, due), np.searchsorted(slices, np.array(due) + self._windows.size)
         together: list[int] = []
         size = 0
         for start, more in zip(due, (sizes[ends] - sizes[begins]).tolist(), strict=True):
-            if together and size + more > self._store.window_bytes:
+            if together and size + more > most:
                 yield together
                 together, size = [], 0
             together.append(start)
@@ -249,10 +258,8 @@ class WindowInstance:
         if self._windows.slice_length == self._windows.size:
             return part.rename({SLICE: WINDOW})
         slices = part[SLICE].unique().to_numpy()
-        starts = self._windows.windows_of(slices)
-        inside = (starts >= self._windows.first_window(slices)[:, None]) & np.isin(starts, windows)
-        which = np.broadcast_to(slices[:, None], starts.shape)[inside]
-        places = pl.DataFrame({SLICE: which, WINDOW: starts[inside]})
+        positions, starts = self._windows.placements(slices, (windows[0], windows[-1]))
+        places = pl.DataFrame({SLICE: slices[positions], WINDOW: starts})
         return part.join(places, on=SLICE, maintain_order="left").drop(SLICE)
 
     def _count(self, **more: int) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
-from forebay.aggregates.sorting import sort_runs
+from forebay.aggregates.sorting import interpolated, sort_runs
 
 
 def _values(aggregate: BoundAggregate) -> pl.Expr:
@@ -35,27 +35,13 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
     sort_runs(values, ends)
     percentages = 0.5 if aggregate.function == "median" else aggregate.options["percentage"]
     if isinstance(percentages, int | float):
-        return pa.array(_interpolated(values, ends - sizes, sizes, percentages), mask=sizes == 0)
-    columns = [_interpolated(values, ends - sizes, sizes, percentage) for percentage in percentages]
+        return pa.array(interpolated(values, ends, float(percentages)), mask=sizes == 0)
+    columns = [interpolated(values, ends, float(percentage)) for percentage in percentages]
     flat = np.stack(columns, axis=1)[sizes > 0].ravel()
     lengths = np.where(sizes > 0, len(percentages), 0)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     nulls = pa.array(sizes == 0)
     return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=nulls).cast(aggregate.result)
-
-
-def _interpolated(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray, percentage: float) -> np.ndarray:
-    """The value at the fractional position ``(n - 1) * percentage`` of each sorted run, with Spark's rounding."""
-    if not len(values):
-        return np.zeros(len(starts))
-    position = np.maximum(sizes - 1, 0) * float(percentage)
-    lower, upper = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
-    at = np.minimum(starts, len(values) - 1)  # an empty run at the end has no value; its result is masked
-    below = values[np.minimum(at + lower, len(values) - 1)]
-    above = values[np.minimum(at + upper, len(values) - 1)]
-    with np.errstate(invalid="ignore"):
-        between = below + (above - below) * (position - lower)
-    return np.asarray(np.where((lower == upper) | (below == above), below, between), dtype=np.float64)
 
 
 # the others ------------------------------------------------------------------------------------------------------------
@@ -77,7 +63,7 @@ def _set(aggregate: BoundAggregate) -> Parts:
 
 def _distinct(aggregate: BoundAggregate) -> Parts:
     whole = pl.all_horizontal(pl.col(name).is_not_null() for name in aggregate.inputs)
-    rows = pl.struct(aggregate.inputs).filter(whole)
+    rows = pl.struct(list(dict.fromkeys(aggregate.inputs))).filter(whole)
     return {_name(aggregate): Part(rows.n_unique().cast(pl.Int64))}
 
 

@@ -23,6 +23,31 @@ def sort_runs(values: npt.NDArray[np.float64], ends: npt.NDArray[np.int64]) -> N
     _sort_runs(values, ends)
 
 
+def interpolated(values: npt.NDArray[np.float64], ends: npt.NDArray[np.int64], percentage: float) -> npt.NDArray[np.float64]:
+    """The value at the fractional position ``(n - 1) * percentage`` of each sorted run, with Spark's rounding.
+
+    Examples
+    --------
+    >>> interpolated(np.array([1.0, 2.0, 5.0]), np.array([2, 2, 3]), 0.25)  # an empty run has 0
+    array([1.25, 0.  , 5.  ])
+    """
+    found = np.zeros(len(ends))
+    _interpolate(values, ends, percentage, found)
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _interpolate(values, ends, percentage, found):
+    begin = 0
+    for run in range(len(ends)):
+        if ends[run] > begin:
+            position = (ends[run] - begin - 1) * percentage
+            lower = int(np.floor(position))
+            below, above = values[begin + lower], values[begin + int(np.ceil(position))]
+            found[run] = below if below == above else below + (above - below) * (position - lower)
+        begin = ends[run]
+
+
 @numba.njit(cache=True, nogil=True)
 def _sort_runs(values, ends):
     begin = 0
