@@ -38,6 +38,7 @@ def test_queries_are_listed():
         (("run", "q7", "--rate", "0"), "rate is 0; it must be at least 1"),
         (("generate", ".", "--events", "inf"), "'inf' is not a number of events"),
         (("generate", "."), "exists already"),
+        (("generate", "out", "--rate", "0"), "rate is 0; it must be at least 1"),
     ],
 )
 def test_bad_arguments(arguments, message):

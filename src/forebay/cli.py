@@ -43,6 +43,7 @@ def generate(
     events: Events = "1M",
     kind: Annotated[str, typer.Option("--type", help="event, person, auction or bid.")] = "bid",
     per_file: Annotated[str, typer.Option(help="Events per file.")] = "500k",
+    rate: Annotated[int, typer.Option(help="Events per second of event time.")] = 10_000,
     option: Options = None,
 ) -> None:
     """Write events as parquet files, in the order in which they arrive."""
@@ -52,7 +53,7 @@ def generate(
     from forebay.nexmark import NexmarkConfig, generator
 
     total, most = number(events), number(per_file)
-    config = NexmarkConfig.of({**pairs(option), "type": kind, "events": str(total)})
+    config = NexmarkConfig.of({**pairs(option), "type": kind, "events": str(total), "rate": str(rate)})
     if out.exists():
         raise InvalidArgument(f"{out} exists already; name a directory that does not")
     out.mkdir(parents=True)

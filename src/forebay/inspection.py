@@ -126,7 +126,7 @@ class InstanceState:
     def _bound(self, values: npt.NDArray[np.int64]) -> pl.Series:
         series = pl.Series(np.ascontiguousarray(values))
         series = series.replace(ENDLESS, None)
-        return series.cast(pl.Datetime("us", "UTC")) if self.operator.in_event_time else series
+        return series if self.operator.counts_rows else series.cast(pl.Datetime("us", "UTC"))
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,13 @@ class OperatorState:
 
     @property
     def in_event_time(self) -> bool:
-        """Whether its windows are bounded by instants, not by numbers of rows."""
+        """Whether its windows fire at instants of event time."""
         return not str(self.layout["window"]).startswith(("count_window", "global_window"))
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether its windows are bounded by numbers of rows, not by instants."""
+        return not self.in_event_time or str(self.layout["window"]).startswith("dedupe")
 
     @cached_property
     def instances(self) -> list[InstanceState]:
@@ -155,7 +160,7 @@ class OperatorState:
         for name, written in self.root.safe.names().items():
             directory, _, file = name.partition("/")
             version = filenames.version_of(file)
-            if version is not None:
+            if version is not None and filenames.is_instance(directory):
                 versions.setdefault(directory, {})[version] = written
         found: dict[int, InstanceState] = {}
         for name, there in versions.items():
@@ -203,7 +208,9 @@ class OperatorState:
         """Keys are named as in the query; inputs and parts of aggregates have the names that they are stored under."""
         named: dict[str, str] = {}
         for place, key in enumerate(self.layout["keys"]):
-            name, text = f"k{place}", _TYPE.sub("", key).rpartition(" AS ")[2]
+            name, text = f"k{place}", _TYPE.sub("", key)
+            alias = text.rpartition(" AS ")[2]
+            text = alias if alias.count("(") == alias.count(")") else text  # CAST(x AS INT) has none
             if name in columns and text not in {*columns, *named.values()}:
                 named[name] = text
         return named
@@ -266,11 +273,14 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
 
 
 def _rows(instance: InstanceState, version: Version) -> int | None:
-    """How many rows a version says it has; None where merging leaves fewer than were written."""
+    """How many rows a version says it has; None where it does not say."""
     if instance.operator.aligned:
         return instance.manifest(version).rows
     if instance.operator.layout["pattern"] == "RMW":
         return None
-    columns = instance.unaligned(version).index.columns
+    store = instance.unaligned(version)
+    if any(ROW in schema.names for schema in store.schemas):
+        return None  # a row that has met another one has a mark beside it
+    columns = store.index.columns
     open_ = columns.generation & 1 == 1
     return int(columns.stored[open_].sum(dtype=np.int64))

@@ -147,9 +147,10 @@ def _window_facts(instance: InstanceState, batch: int | None) -> list[str]:
     live = index.live()
     if not len(live):
         return ["0"]
-    shown = _instant if instance.operator.in_event_time else str
     ends, trigger = index.columns.end[live], index.columns.ett[live]
-    times = [shown(int(value)) for value in (ends.min(), ends.max(), trigger.min())]
+    bounded = str if instance.operator.counts_rows else _instant
+    triggered = _instant if instance.operator.in_event_time else str
+    times = [bounded(int(ends.min())), bounded(int(ends.max())), triggered(int(trigger.min()))]
     return [f"{len(live):,}", f"{len(index) - len(live):,}", *times]
 
 
@@ -169,6 +170,8 @@ def _written(batches: Iterable[Any], out: Path) -> int:
             writer.write_batch(batch)
         except pa.ArrowInvalid as error:
             raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
+        except OSError as error:
+            raise InvalidArgument(f"{out} cannot be written: {error}") from error
         rows += batch.num_rows
     if writer is None:
         raise InvalidArgument("there are no rows to write")
@@ -178,7 +181,9 @@ def _written(batches: Iterable[Any], out: Path) -> int:
 
 def _instant(micros: int | None) -> str:
     """A time as text, or what stands before and after all times."""
+    if micros is None:
+        return "never"
     try:
-        return str(datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros or 0)) if micros else "never"
+        return str(datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros))
     except OverflowError:
-        return "never" if (micros or 0) < 0 else "the end"
+        return "never" if micros < 0 else "the end"

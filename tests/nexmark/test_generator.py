@@ -81,6 +81,16 @@ def test_shuffled_groups_have_the_same_events():
     assert sorted(map(str, shuffled.to_pylist())) == sorted(map(str, generate(BIDS, 0, 5_000).to_pylist()))
 
 
+def test_delays_of_hours():
+    """More than 32 bits of microseconds."""
+    late = generate(NexmarkConfig(type="bid", prob_delayed_event=1.0, occasional_delay_sec=10_000), 0, 10_000)
+    plain = generate(NexmarkConfig(type="bid"), 0, 10_000)
+    by = [(at - then).total_seconds() for at, then in zip(*(b["dateTime"].to_pylist() for b in (plain, late)), strict=True)]
+    assert min(by) >= 0
+    assert 4900 < sum(by) / len(by) < 5100
+    assert 9900 < max(by) < 10_000
+
+
 def test_delays_change_times_alone():
     delayed = generate(NexmarkConfig(type="bid", prob_delayed_event=0.1, occasional_delay_sec=3), 0, 50_000)
     plain = generate(BIDS, 0, 50_000)

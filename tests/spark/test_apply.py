@@ -43,6 +43,21 @@ def test_rows_of_each_key_and_window(stream, function):
     assert sorted(found.collect(), key=str) == sorted(expected.collect(), key=str)
 
 
+def test_annotations_may_be_postponed(stream):
+    """They are strings then, and what they name does not go to the workers."""
+    program = """
+from __future__ import annotations
+from pandas import DataFrame
+def kind(key, rows: DataFrame):
+    return rows.head(1).assign(kind=type(rows).__module__)[["kind"]]
+"""
+    names = {"__name__": "__main__"}
+    exec(program, names)
+    rows = stream.static.where("ts is not null").select("ts")
+    kinds = fb.groupBy(rows, fb.window("ts", "1 minute")).agg(fb.apply(names["kind"], "kind string"))
+    assert kinds.first().kind.startswith("pandas")
+
+
 def test_key_is_a_tuple_and_a_window_may_give_nothing(stream, tmp_path):
     def odd(key, rows):
         (only,) = key

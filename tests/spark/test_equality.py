@@ -5,6 +5,7 @@ from pyspark.sql import functions as F
 from streams import EPOCH_2024, HOLISTIC, INCREMENTAL, KEYS, assert_same, generate, oracle, oracle_of_stream, run, watermarks
 
 import forebay as fb
+from forebay.errors import InvalidArgument
 
 WINDOWS = {
     "tumbling": ("10 seconds",),
@@ -135,6 +136,31 @@ def test_expressions_as_keys_arguments_and_time(stream, tmp_path):
     expected, _, _ = oracle_of_stream(stream, F.window("ts", "10 seconds"), [key], aggregates, before, until)
     names = ["window", "third", "sum", "median", "count"]
     assert assert_same(stream.spark.table("expressions").toDF(*names), expected.toDF(*names), 1) > 5
+
+
+def test_means_of_decimals(spark):
+    """Spark computes those of few digits in doubles, which shows where a mean lies in the middle between two results."""
+    means = {}
+    for precision, scale in ((5, 2), (10, 2), (11, 0), (11, 4), (12, 0), (12, 2)):
+        name, large, least = f"d{precision}_{scale}", 9 * 10 ** (precision - scale - 1), f"{10**-scale:f}"
+        means[name] = (
+            f"cast(({large} + if(id % 4000 = 0, 1, id div 4000) * {least}) as decimal({precision}, {scale})) {name}"
+        )
+    numbers = spark.range(12000).selectExpr("timestamp_seconds(id % 10) ts", "id div 4000 key", *means.values())
+    for keys, groups in (([], 1), (["key"], 3), (["key", F.col("ts").alias("at")], 30)):
+        found = fb.groupBy(numbers, fb.window("ts", "10 seconds"), *keys).agg(*(fb.avg(name) for name in means))
+        expected = numbers.groupBy(F.window("ts", "10 seconds"), *keys).agg(*(F.avg(name) for name in means))
+        assert assert_same(found, expected, len(keys)) == groups
+
+
+def test_distinct_rows(stream):
+    df = stream.static.where("ts is not null").select("ts", "key", "i")
+    arguments = (["*"], ["i", "i"], ["key", "i"])
+    found = fb.groupBy(df, fb.window("ts", "1 minute")).agg(*(fb.count_distinct(*names) for names in arguments))
+    expected = df.groupBy(F.window("ts", "1 minute")).agg(*(F.count_distinct(*names) for names in arguments))
+    assert sorted(map(tuple, found.collect())) == sorted(map(tuple, expected.collect()))
+    with pytest.raises(InvalidArgument, match="no percentages"):
+        fb.percentile("i", [])
 
 
 def test_timestamps_without_a_time_zone(spark, stream, tmp_path):

@@ -94,6 +94,23 @@ def test_damage_is_found(checkpoint):
     shell("verify", path)
 
 
+def test_rows_that_have_met_others_are_no_damage(stream, tmp_path):
+    """Rows that wait in an outer interval join have marks beside them once they have met somebody."""
+    df = stream.streaming("1 second")
+    joined = fb.interval_join(df.select("ts", "key"), df.select("ts", "key", "u"), "key", "0 seconds", "1 hour", "left")
+    run(joined, tmp_path / "ck")
+    with opened(str(tmp_path / "ck")) as operators:
+        (operator,) = operators
+        assert sum(batch.num_rows for batch in operator.read()) > 100
+        assert list(verify(operator)) == []
+
+
+def test_a_file_that_cannot_be_written(checkpoint, tmp_path):
+    path, _ = checkpoint
+    with pytest.raises(InvalidArgument, match="cannot be written"):
+        CliRunner().invoke(app, ["state", "export", str(path), str(tmp_path / "no" / "x.csv")], catch_exceptions=False)
+
+
 def test_a_place_without_state(tmp_path):
     with pytest.raises(InvalidArgument, match="has no state of forebay"), opened(str(tmp_path)):
         pass
@@ -111,10 +128,14 @@ def test_the_wall_clock_and_row_numbers(stream, tmp_path):
 
 
 def test_keys_of_all_types(spark, stream, tmp_path):
-    keys = ["k_string", "k_binary", "k_decimal", "k_timestamp", "k_array", "k_struct"]
-    df = fb.groupBy(stream.streaming("1 hour"), fb.window("ts", "1 minute"), *keys).agg(fb.collect_list("s"), fb.max("dec"))
+    keys = ["k_string", "k_binary", "k_decimal", "k_timestamp", "k_array", "k_struct", "CAST(i AS STRING)"]
+    grouping = [*keys[:-1], F.col("i").cast("string")]
+    df = fb.groupBy(stream.streaming("1 hour"), fb.window("ts", "1 minute"), *grouping).agg(
+        fb.collect_list("s"), fb.max("dec")
+    )
     run(df, tmp_path / "ck")
     fb.register_state_source(spark)
     state = spark.read.format("forebay-state").load(str(tmp_path / "ck"))
-    expected = stream.static.where("ts is not null").select(*keys)
-    assert state.select(*keys).exceptAll(expected).count() == expected.exceptAll(state.select(*keys)).count() == 0
+    expected = stream.static.where("ts is not null").select(*grouping)
+    found = state.select(*(f"`{key}`" for key in keys))
+    assert found.exceptAll(expected).count() == expected.exceptAll(found).count() == 0

@@ -205,5 +205,6 @@ def test_a_place_that_cannot_be_reached(tmp_path, monkeypatch):
         StateDirectoryError, match=r"cannot .* of s3://states/x, after 1 attempts.*Committed state is intact"
     ):
         commit(store, 1)
-    with pytest.raises(UnsupportedConfiguration, match="state cannot be kept at nowhere://x"):
+    with pytest.raises(UnsupportedConfiguration, match="state cannot be kept at nowhere://x") as raised:
         archive_at("nowhere://secret@x")
+    assert "secret" not in str(raised.value)

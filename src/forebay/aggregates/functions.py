@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from forebay.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
@@ -162,6 +164,8 @@ def median(col: ColumnOrName) -> Aggregate:
 def percentile(col: ColumnOrName, percentage: float | Sequence[float]) -> Aggregate:
     """The exact percentile, interpolated; a list of percentages in [0, 1] gives an array. Holistic."""
     value = percentage if isinstance(percentage, int | float) else list(percentage)
+    if value == []:
+        raise InvalidArgument("percentile() got no percentages")
     return Aggregate("percentile", (col,), {"percentage": value})
 
 

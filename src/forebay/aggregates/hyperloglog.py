@@ -1,7 +1,7 @@
 """HyperLogLog++ as Spark computes ``approx_count_distinct``, register for register.
 
 The input is Spark's own 64-bit hash of the value (``xxhash64``), or NULL for a NULL value. A register's *code* is its index
-times 64 plus its rank; a state is the set of codes seen, small while few values were seen.
+times 64 plus its rank; a state is the highest code of each register seen, small while few values were seen.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ def codes(hashes: pl.Expr, precision: int) -> pl.Expr:
     index: pl.Expr = (unsigned // 2**rest_bits).cast(pl.UInt32)
     code: pl.Expr = index * 64 + rank
     return code
+
+
+def highest(codes: pl.Expr) -> pl.Expr:
+    """The highest code of each register."""
+    ordered = codes.sort()
+    highest: pl.Expr = ordered.filter((ordered // 64).ne_missing((ordered // 64).shift(-1)))
+    return highest
 
 
 def estimate(states: pl.Series, precision: int, tables: Tables) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
 
 import numpy as np
@@ -125,8 +126,14 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     if pa.types.is_floating(kind):
         return pa.array(partials[f"{name}.sum"].to_numpy() / divisor, mask=empty)
     low, high, lost = _exact_sum(aggregate, partials)
+    sums = (high.astype(object) << 64) + low.view(np.uint64).astype(object)
+    if kind.precision <= _DIGITS_OF_MEANS_IN_DOUBLES:
+        means = sums.astype(np.float64) / divisor / 10.0**kind.scale
+        unit = Decimal(1).scaleb(-aggregate.result.scale)
+        rounded = [Decimal(repr(mean)).quantize(unit, ROUND_HALF_UP) for mean in means.tolist()]
+        return pa.array(rounded, aggregate.result, mask=empty)
     # exact division, rounded half up as Spark does; one Python integer per key and window, not per row
-    scaled = ((high.astype(object) << 64) + low.view(np.uint64).astype(object)) * 10 ** (aggregate.result.scale - kind.scale)
+    scaled = sums * 10 ** (aggregate.result.scale - kind.scale)
     absolute = (abs(scaled) * 2 + divisor) // (2 * divisor.astype(object))
     lost |= (absolute >= 10**aggregate.result.precision).astype(np.bool_)
     if lost.any() and aggregate.options["ansi"]:
@@ -135,6 +142,10 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     low = (quotient & (2**64 - 1)).astype(np.uint64).view(np.int64)
     high = (quotient >> 64).astype(np.int64)
     return _decimals(low, high, empty | lost, aggregate.result)
+
+
+_DIGITS_OF_MEANS_IN_DOUBLES = 11
+"""Spark's optimizer has means of decimals of at most so many digits computed in doubles (its rule DecimalAggregates)."""
 
 
 def _is_wide(kind: pa.DataType) -> bool:
@@ -312,7 +323,11 @@ def _sketch_name(aggregate: BoundAggregate) -> str:
 
 def _sketch(aggregate: BoundAggregate) -> Parts:
     codes = hyperloglog.codes(pl.col(_column(aggregate)), aggregate.options["precision"])
-    return {_sketch_name(aggregate): Part(codes.unique(), lambda part: part.list.explode().drop_nulls().unique())}
+    return {
+        _sketch_name(aggregate): Part(
+            hyperloglog.highest(codes), lambda part: hyperloglog.highest(part.list.explode().drop_nulls())
+        )
+    }
 
 
 def _sketch_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import typing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import InvalidArgument
+from forebay.errors import ForebayError, InvalidArgument
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,18 @@ class UserFunction:
         The columns of a packed batch that it sees, and the names it sees them under.
     schema : pyarrow.Schema
         The columns that it returns.
+    library : str
+        Whose tables it is given: ``polars``, ``pandas`` or ``pyarrow``.
     """
 
     function: Callable[..., Any]
     columns: tuple[tuple[str, str], ...]
     schema: pa.Schema
+    library: str = field(init=False)
 
     def __post_init__(self) -> None:
-        _converter(self.function)  # a function that cannot be called is refused when the query is planned
+        # when the query is planned: what cannot be called is refused, and annotations do not travel with all that they name
+        object.__setattr__(self, "library", _library(self.function))
 
     def results(
         self, rows: pl.DataFrame, keys: list[str], window: str, assemble: Callable[[Any, list[pa.Array]], pa.RecordBatch]
@@ -43,10 +49,9 @@ class UserFunction:
 
         ``window`` names the column of window starts. ``assemble`` makes a result of window starts and columns.
         """
-        convert = _converter(self.function)
         for (start, *key), group in rows.group_by([window, *keys], maintain_order=True):
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
-            table = _returned(self.function(tuple(key), convert(shown)), self.schema, self.function)
+            table = _returned(self.function(tuple(key), _table(shown, self.library)), self.schema, self.function)
             if table.num_rows:
                 first = group.head(1).select(keys).to_arrow(compat_level=pl.CompatLevel.oldest())
                 repeated = first.take(np.zeros(table.num_rows, np.int64))
@@ -54,18 +59,26 @@ class UserFunction:
                 yield assemble(np.full(table.num_rows, start, np.int64), columns)
 
 
-def _converter(function: Callable[..., Any]) -> Callable[[pl.DataFrame], Any]:
-    """How the rows are handed over: by the annotation of the second parameter, polars when it has none."""
+def _library(function: Callable[..., Any]) -> str:
+    """Whose tables a function takes: by the annotation of the second parameter, polars' when it has none."""
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) != 2:
         raise InvalidArgument(f"{_name(function)} takes {len(parameters)} parameters; fb.apply calls it as func(key, rows)")
-    annotation = parameters[1].annotation  # a string where annotations are postponed
+    annotation = parameters[1].annotation
+    if isinstance(annotation, str):  # it is one where annotations are postponed, and stays one if its module is not there
+        with contextlib.suppress(Exception):
+            annotation = typing.get_type_hints(function)[parameters[1].name]
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__module__", "")
     if name.startswith(("pandas", "pd.")):
-        return lambda frame: frame.to_arrow(compat_level=pl.CompatLevel.oldest()).to_pandas()
-    if name.startswith(("pyarrow", "pa.")):
-        return lambda frame: frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return lambda frame: frame
+        return "pandas"
+    return "pyarrow" if name.startswith(("pyarrow", "pa.")) else "polars"
+
+
+def _table(frame: pl.DataFrame, library: str) -> Any:
+    if library == "polars":
+        return frame
+    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return table.to_pandas() if library == "pandas" else table
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -92,5 +105,7 @@ def _returned(value: Any, schema: pa.Schema, function: Callable[..., Any]) -> pa
                 f"{_name(function)} returned the columns {table.column_names}; its schema also names {missing}"
             )
         return table.select(schema.names).cast(schema)
-    except pa.ArrowException as error:
+    except ForebayError:
+        raise
+    except (pa.ArrowException, ValueError) as error:
         raise InvalidArgument(f"{_name(function)} returned rows that do not fit its schema {schema}: {error}") from error

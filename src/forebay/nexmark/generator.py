@@ -93,8 +93,12 @@ class _Draws:
 
     def below(self, limit: int | Numbers) -> Numbers:
         """Whole numbers from 0 to before ``limit``."""
+        below: Numbers
+        if isinstance(limit, int) and limit >= 1 << 32:
+            below = (self.share() * limit).astype(np.int64)
+            return below
         scaled: npt.NDArray[np.uint64] = (self.bits() >> np.uint64(32)) * np.asarray(limit).astype(np.uint64)
-        below: Numbers = (scaled >> np.uint64(32)).astype(np.int64)
+        below = (scaled >> np.uint64(32)).astype(np.int64)
         return below
 
     def share(self) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import UnsupportedType
 from forebay.spark.layout import NAMESAKE
-from forebay.spark.timewindows import text_of
+from forebay.spark.timewindows import quoted, text_of
 
 _PLAIN = (
     T.BooleanType,
@@ -71,7 +71,10 @@ class Inputs:
     def bind(self, aggregate: Aggregate, result: T.StructField) -> BoundAggregate:
         """An aggregate bound to input columns; ``result`` is the column that Spark would give for it."""
         name = aggregate.function
-        columns = [F.col(a) if isinstance(a, str) else a for a in aggregate.arguments if not _is_star(a)]
+        arguments = [argument for argument in aggregate.arguments if not _is_star(argument)]
+        if name == "count_distinct" and len(arguments) < len(aggregate.arguments):
+            arguments += map(quoted, self._df.columns)
+        columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
         kinds = [self._df.select(column).schema.fields[0].dataType for column in columns]
         options: dict[str, Any] = {**aggregate.options, "ansi": self._ansi}
         for kind in kinds:
