@@ -67,6 +67,22 @@ def test_update_mode_is_refused(spark, tmp_path):
         query.awaitTermination()
 
 
+def test_the_same_windows_over_a_source_may_update(spark, tmp_path):
+    """That they cannot over the results of another operator is no matter of theirs."""
+    ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
+    ticks.write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(ticks.schema).parquet(str(tmp_path / "in")).withWatermark("t", "1 second")
+
+    def counts(df):
+        return fb.groupBy(df, fb.window("t", "50 seconds")).agg(fb.count("*").alias("n"))
+
+    mine = counts(stream)
+    counts(fb.dedupe(stream, "item", within="1 hour"))
+    writer = mine.writeStream.format("memory").queryName("updates").outputMode("update")
+    writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start().awaitTermination()
+    assert sorted(row.n for row in spark.table("updates").collect()) == [50, 50]
+
+
 def test_operators_chain_in_a_batch(spark):
     ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
     counts = fb.groupBy(ticks, fb.window("t", "10 seconds"), "item").agg(fb.count("*").alias("n"))

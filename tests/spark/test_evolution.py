@@ -15,6 +15,7 @@ import forebay as fb
 from forebay.errors import CorruptState
 from forebay.spark.layout import Location, evolves, forms, record
 from forebay.spark.places import Root
+from forebay.spark.timewindows import text_of
 
 WINDOW = ("30 seconds", "10 seconds")
 KEPT = [fb.count("*").alias("n"), fb.sum("i"), fb.max("i"), fb.min("f"), fb.avg("i")]
@@ -35,6 +36,18 @@ ADDED = [
 ]
 LATER = ("d", "s", "u", "x", "b", "some", "wide", "i_late")
 """Columns that only the aggregates read that are added."""
+
+
+def test_expressions_with_functions_are_told_alike_each_time(spark):
+    """Spark numbers the variables of functions from the first one of the session on."""
+
+    def total():
+        return F.aggregate("items", F.lit(0.0), lambda total, item: total + F.size(F.filter("x_77", lambda x: x > item)))
+
+    assert str(total()) != str(total())
+    assert text_of(total()) == text_of(total())
+    assert "x_77" in text_of(total())
+    assert text_of(F.transform("items", lambda x: x + 1)) != text_of(F.transform("items", lambda x: x + 2))
 
 
 @dataclass

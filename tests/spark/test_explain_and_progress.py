@@ -25,6 +25,14 @@ def test_explain_names_the_pattern_and_the_reason(ticks, capsys):
     assert "because     median(value) needs all rows of a window at once" in printed
 
 
+def test_explain_of_a_batch(spark, capsys):
+    ticks = spark.range(9).selectExpr("timestamp_seconds(id) t", "id")
+    medians = fb.groupBy(ticks, fb.window("t", "3 seconds")).agg(fb.median("id").alias("m"))
+    assert [row.m for row in medians.orderBy("window").collect()] == [1, 4, 7]
+    fb.explain(medians)
+    assert "pattern     AAR, append and aligned read" in capsys.readouterr().out
+
+
 def test_explain_of_another_plan(ticks, capsys):
     fb.explain(ticks)
     assert "no operator of forebay in this plan" in capsys.readouterr().out

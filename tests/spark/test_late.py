@@ -1,6 +1,7 @@
 """Late rows are exactly those that are missing from the results."""
 
 import functools
+import shutil
 
 import pytest
 from pyspark.sql import DataFrame
@@ -100,3 +101,20 @@ def test_of_what_has_no_late_rows(spark, source, tmp_path):
     with pytest.raises(InvalidArgument, match="'late_by' already"):
         renamed = source.static.withColumn("late_by", F.lit(1))
         fb.late(fb.groupBy(renamed, fb.window("ts", "10 seconds")).agg(fb.count("*")))
+
+
+def test_a_query_that_begins_anew_where_another_one_was(spark, tmp_path):
+    """Its micro-batches have the numbers that the other one's had, and earlier watermarks; workers have seen both."""
+    for day in ("2024-05-02", "2024-05-01"):
+        shutil.rmtree(tmp_path / "ck", ignore_errors=True)
+        rows = spark.range(300).selectExpr(f"timestamp'{day} 00:00:00' + make_interval(0, 0, 0, 0, 0, 0, id) ts", "id")
+        for _ in range(3):
+            rows.coalesce(1).write.mode("append").parquet(str(tmp_path / day))
+        source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
+        df = source.parquet(str(tmp_path / day)).withWatermark("ts", "1 hour")
+        counts = fb.groupBy(df, fb.window("ts", "10 seconds")).agg(fb.count("*"))
+        late = fb.late(counts)
+        both = counts.select(F.lit(0).alias("late")).union(late.select(F.lit(1)))
+        writer = both.writeStream.format("memory").queryName(f"late{day[-1]}")
+        writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start().awaitTermination()
+        assert spark.table(f"late{day[-1]}").where("late = 1").count() == 0

@@ -1,13 +1,17 @@
 """Aggregates over all rows of a key so far, and the first row of each key."""
 
+import os
 from collections import Counter
+from datetime import datetime
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 from streams import assert_same, generate
 
 import forebay as fb
-from forebay.errors import InvalidArgument, MissingWatermark
+from forebay.errors import InvalidArgument, MissingWatermark, UnsupportedType
 
 AGGREGATES = [fb.count("*").alias("n"), fb.sum("i"), fb.max("s"), fb.approx_count_distinct("u")]
 COLUMNS = [F.count, F.sum, F.max, F.approx_count_distinct]
@@ -102,6 +106,45 @@ def test_a_batch_is_deduplicated_by_key(stream):
     kept = fb.dedupe(stream.static, "key", within="1 second")
     assert kept.count() == stream.static.select("key").distinct().count()
     assert fb.rolling(stream.static, "key").agg(fb.count("*")).count() == kept.count()
+
+
+def test_a_day_has_24_hours_where_clocks_change(spark, tmp_path):
+    """In the night in which Berlin loses an hour a key is known for 24 hours, not for 23."""
+    rows = [
+        ("30T12:00", "a"),
+        ("31T11:10", "b"),
+        ("31T11:15", "c"),
+        ("31T11:20", "a"),  # 23.3 hours after the first one
+        ("31T12:30", "d"),
+        ("31T12:35", "e"),
+        ("31T12:40", "a"),
+    ]
+    (tmp_path / "in").mkdir()
+    for number, (time, key) in enumerate(rows):
+        ts = pa.array([datetime.fromisoformat(f"2024-03-{time}:00+00:00")], pa.timestamp("us", "UTC"))
+        pq.write_table(pa.table({"ts": ts, "key": [key]}), tmp_path / "in" / f"{number}.parquet")
+        os.utime(tmp_path / "in" / f"{number}.parquet", (number, number))
+    source = spark.readStream.schema("ts timestamp, key string").option("maxFilesPerTrigger", 1)
+    df = source.parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        batches, _ = run(fb.dedupe(df, "key", within="1 day"), tmp_path)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    kept = [row.minute for rows in batches.values() for row in rows.select(F.expr("minute(ts) minute")).collect()]
+    assert sorted(kept) == [0, 10, 15, 30, 35, 40]
+
+
+def test_columns_of_any_name(spark, stream):
+    df = stream.streaming("1 second").select(F.col("ts").alias("event.time"), F.col("key").alias("a`b"))
+    assert fb.dedupe(df, "`a``b`", within="1 second").schema == df.schema
+    counts = fb.groupBy(stream.streaming("1 second"), fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
+    with pytest.raises(UnsupportedType, match="window_time"):
+        fb.dedupe(counts, "key", within="1 minute")
+    timed = counts.withColumn("at", F.window_time("window"))
+    assert fb.dedupe(timed, "key", within="1 minute").columns == ["window", "key", "count(1)", "at"]
+    with pytest.raises(InvalidArgument, match=r"key.* is ambiguous"):
+        fb.dedupe(stream.static.select("ts", "key", F.col("i").alias("key")), "ts", within="1 minute")
 
 
 def test_what_is_refused(spark, stream):

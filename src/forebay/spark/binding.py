@@ -29,7 +29,7 @@ from forebay.spark.conf import WATERMARK, Conf
 from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.layout import APPLY, Layout
 from forebay.spark.sides import SIDE, Sides
-from forebay.spark.timewindows import CustomWindow, Window, seconds, text_of
+from forebay.spark.timewindows import CustomWindow, Window, quoted, seconds, text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, GlobalWindow
 
@@ -90,7 +90,8 @@ def bind(
     reads: dict[str, tuple[str, ...]]
     if apply:
         results = _own_fields(apply)
-        shown = tuple((inputs.add(F.col(f"`{name}`")), name) for name in df.columns)
+        with analysis():
+            shown = tuple((inputs.add(F.col(quoted(name))), name) for name in df.columns)
         aggregation = UserFunction(apply.function, shown, arrow_schema(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
         reads = {APPLY: tuple(column for column, _ in shown)}
@@ -163,11 +164,14 @@ def _require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
                 raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
 
 
+_TIMESTAMPS = (T.TimestampType, T.TimestampNTZType)
+
+
 def watermarked(df: DataFrame) -> str:
-    """The column with the watermark."""
-    for field in df.schema.fields:
-        if WATERMARK in field.metadata:
-            return f"`{field.name}`"
+    """The column with the watermark; a timestamp rather than the window that it is the time of."""
+    marked = [field for field in df.schema.fields if WATERMARK in field.metadata]
+    if marked:
+        return quoted(next((field for field in marked if isinstance(field.dataType, _TIMESTAMPS)), marked[0]).name)
     raise MissingWatermark(
         "no column has a watermark, so it is not known which one is the event time. Write df.withWatermark(...), or name "
         "the column with timeColumn= where there is such a parameter."
@@ -192,7 +196,7 @@ def time_of(df: DataFrame, column: Column | str | None) -> Column:
 
 def require_timestamp(field: T.StructField) -> None:
     """`UnsupportedType` unless a time column is a timestamp."""
-    if not isinstance(field.dataType, T.TimestampType | T.TimestampNTZType):
+    if not isinstance(field.dataType, _TIMESTAMPS):
         raise UnsupportedType(
             f"the time column {field.name} is a {field.dataType.simpleString()}; a timestamp is needed. "
             "Convert it with pyspark.sql.functions.to_timestamp before withWatermark; of a window take window_time."

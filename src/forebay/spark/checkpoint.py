@@ -39,6 +39,7 @@ DIRECTORIES = PREFIX + "internal.directories"
 OUTPUT_MODE = PREFIX + "internal.outputMode"
 MARK = re.compile(f"forebay_({filenames.LAYOUT_ID})")
 """An operator's output column is named so; thereby a query's plan tells which operators it has."""
+_ANY_MARK = re.compile(f"forebay_(?:batch_)?({filenames.LAYOUT_ID})")
 
 
 @dataclass(frozen=True)
@@ -60,19 +61,29 @@ _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 def watch(session: SparkSession, planned: Planned) -> str:
     """Have queries of ``session`` tell their tasks where state lives; the name of the operator's output column."""
-    name = layouts.layout_id({**planned.layout, "place": repr(planned.place)})
-    _planned[name] = planned
     if session not in _watched:
         listener = _Starts(session)
         session.streams.addListener(listener)
         atexit.register(_unwatch, weakref.ref(session), listener)
         _watched.add(session)
-    return f"forebay_{name}"
+    return f"forebay_{_noted(planned)}"
 
 
-def operators(plan: str) -> list[Planned]:
-    """The forebay operators in a plan's text."""
-    return [_planned[name] for name in dict.fromkeys(MARK.findall(plan)) if name in _planned]
+def note_batch(planned: Planned) -> str:
+    """The name of the output column of an operator over a batch DataFrame, which has no state that lasts."""
+    return f"forebay_batch_{_noted(planned)}"
+
+
+def _noted(planned: Planned) -> str:
+    name = layouts.layout_id({**planned.layout, "place": repr(planned.place), "chained": planned.chained})
+    _planned[name] = planned
+    return name
+
+
+def operators(plan: str, *, batch: bool = False) -> list[Planned]:
+    """The forebay operators over streams in a plan's text; with ``batch`` those over batch DataFrames too."""
+    names = (_ANY_MARK if batch else MARK).findall(plan)
+    return [_planned[name] for name in dict.fromkeys(names) if name in _planned]
 
 
 def state_root(place: Place) -> Root:
@@ -95,11 +106,14 @@ def watermark(batch: int) -> int | None:
 
     Spark writes it to the checkpoint before the micro-batch begins, so one that runs again finds the same.
     """
-    return None if batch < 0 else _logged_watermark(worker.local_property(CHECKPOINT), batch)
+    if batch < 0:
+        return None
+    run = worker.local_property("spark.jobGroup.id")  # the worker may live on to see other batches of that number
+    return _logged_watermark(run, worker.local_property(CHECKPOINT), batch)
 
 
 @functools.lru_cache(maxsize=8)
-def _logged_watermark(location: str | None, batch: int) -> int | None:
+def _logged_watermark(_run: str | None, location: str | None, batch: int) -> int | None:
     if location is None:
         raise UnsupportedConfiguration(
             "the checkpoint location of this query is not known to its tasks, which happens when it was started from "

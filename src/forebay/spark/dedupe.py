@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
 from forebay.spark.groupby import ready, require_classic, run
-from forebay.spark.timewindows import interval, microseconds, text_of
+from forebay.spark.timewindows import interval, microseconds, quoted, text_of
 
 
 def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: str) -> DataFrame:
@@ -79,8 +79,9 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     for field in (*fields, *df.schema.fields):
         require_supported(field.dataType, field.name)
     high, low = identity(columns, [field.dataType for field in fields])
-    rows = [F.col(f"`{name}`").alias(f"a{place}") for place, name in enumerate(df.columns)]
-    schema, packed = (arrow_schema(each.schema) for each in (df, df.select(*rows)))
+    rows = [F.col(quoted(name)).alias(f"a{place}") for place, name in enumerate(df.columns)]
+    with analysis():
+        schema, packed = (arrow_schema(each.schema) for each in (df, df.select(*rows)))
     bound = BoundOperator(
         projection=[
             time.alias(TIME),

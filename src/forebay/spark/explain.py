@@ -33,7 +33,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
       instances   2 per state partition
     """
     plan = checkpoint.plan_of(df) if isinstance(df, StreamingQuery) else df._jdf.queryExecution().logical().toString()
-    operators = checkpoint.operators(plan)
+    operators = checkpoint.operators(plan, batch=True)
     lines = ["== forebay =="]
     for operator in operators:
         shown, choice = operator.layout, operator.choice

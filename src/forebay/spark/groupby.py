@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
@@ -19,6 +21,7 @@ from forebay.spark.checkpoint import Planned
 from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
 from forebay.spark.late import remember
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
+from forebay.spark.places import Place
 from forebay.spark.timewindows import (
     CountWindow,
     CustomWindow,
@@ -303,21 +306,25 @@ def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
 
     if clock_of(bound.plan) is not Clock.WATERMARK:
         return results
-    names = [name.lower() for name in results.columns]
-    passing = isinstance(bound.plan.windows, FirstRows)
-    for field in bound.schema.fields if passing else bound.schema.fields[:1]:
-        if field.metadata and names.count(field.name.lower()) == 1:
-            results = results.withMetadata(field.name, field.metadata)
-    return results
+    fields = bound.schema.fields
+    passing = len(fields) if isinstance(bound.plan.windows, FirstRows) else 1
+    told = [field.metadata if place < passing else None for place, field in enumerate(fields)]
+    placed = [f"c{place}" for place in range(len(fields))]  # names may be repeated, or have dots in them
+    columns = [
+        F.col(name).alias(field.name, **({"metadata": metadata} if metadata else {}))
+        for name, field, metadata in zip(placed, fields, told, strict=True)
+    ]
+    return results.toDF(*placed).select(*columns)
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
+    output = checkpoint.note_batch(Planned(bound.layout, bound.choice, conf.place))
     results = (
         df.select(*bound.projection)
         .mapInArrow(_packer(plan, conf, streaming=False), f"{_VNODE} int, {PAYLOAD} binary")
         .groupBy(_VNODE)
-        .applyInArrow(_run_to_end(plan), f"{PAYLOAD} binary")
+        .applyInArrow(_run_to_end(plan, conf.place, output), f"{output} binary")
         .mapInArrow(_unpack, bound.schema)
     )
     return _with_time(results, bound)
@@ -346,16 +353,13 @@ def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from blobs.read(blob.as_buffer())[0]
 
 
-def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _run_to_end(plan: bytes, place: Place, output: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run_to_end(groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import tempfile
-        from pathlib import Path
-
         loaded = worker.loads(plan)
         from forebay.windowing import END_OF_TIME, NEVER, open_instance
 
         with (
-            tempfile.TemporaryDirectory(prefix="forebay-") as directory,
+            place.scratch() as directory,
             contextlib.closing(open_instance(loaded, Path(directory), None, NEVER)) as instance,
         ):
             for group in groups:
@@ -364,7 +368,7 @@ def _run_to_end(plan: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa
                     for batch in batches:
                         instance.ingest(batch, partial=partial)
             for blob in blobs.write_all(instance.fire(END_OF_TIME)):
-                yield pa.record_batch([pa.array([blob], pa.binary())], [PAYLOAD])
+                yield pa.record_batch([pa.array([blob], pa.binary())], [output])
 
     run_to_end.__annotations__ = {"groups": Iterator[pa.RecordBatch], "return": Iterator[pa.RecordBatch]}
     return run_to_end

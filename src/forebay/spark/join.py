@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument, UnknownColumn
 from forebay.spark.groupby import ready, require_classic, run
-from forebay.spark.timewindows import CustomWindow, SessionWindow, TimeWindow, text_of
+from forebay.spark.timewindows import CustomWindow, SessionWindow, TimeWindow, quoted, text_of
 
 JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
 
@@ -77,7 +77,7 @@ def join(
     +-------------------+---+----+-----+
     <BLANKLINE>
     """
-    from forebay.spark.binding import bind, time_of  # imports polars, which a worker must not do before it limits threads
+    from forebay.spark.binding import analysis, bind, time_of  # imports polars, which a worker must not do too early
     from forebay.spark.sides import TIME, united
 
     keys = require_joinable("join()", left, right, on, how, WINDOWS)
@@ -88,9 +88,10 @@ def join(
     conf = ready(left)
     times = time_of(left, window.time_column), time_of(right, window.time_column)
     require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
-    both, sides = united(left, right, keys, times, how, suffix)
+    with analysis():
+        both, sides = united(left, right, keys, times, how, suffix)
     bound = bind(
-        both, replace(window, time_column=TIME), [key if key.isidentifier() else f"`{key}`" for key in keys], sides, conf
+        both, replace(window, time_column=TIME), [key if key.isidentifier() else quoted(key) for key in keys], sides, conf
     )
     shown = bound.layout["window"].replace(TIME, " = ".join(dict.fromkeys(map(text_of, times))))
     return run(both, replace(bound, layout={**bound.layout, "window": shown}, rows=sides.rows(keys)), conf)
@@ -117,7 +118,7 @@ def require_joinable(
                 raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
         if key.lower() in reserved:
             raise InvalidArgument(f"the result has a column {key!r} of its own; leave it out of on=, or rename it")
-        require_same_type(f"the key {key!r}", *(df.select(F.col(f"`{key}`")) for df in (left, right)))
+        require_same_type(f"the key {key!r}", *(df.select(F.col(quoted(key))) for df in (left, right)))
     return keys
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
 from forebay.spark import checkpoint, worker
+from forebay.spark.timewindows import quoted
 
 if TYPE_CHECKING:
     from forebay.spark.binding import BoundOperator
@@ -29,8 +30,9 @@ _MARKED = "forebay_" + "0" * 12
 def late(results: DataFrame) -> DataFrame:
     """The rows that an operator drops because all their windows have fired when they arrive, as a stream of its own.
 
-    Write them beside the results, in the same query, so that both see the same watermark: see the example. The source is
-    then read twice, once for each. No state is kept for late rows. To another operator over event time they are late, too.
+    Write them beside the results, in the same query, so that both see the same watermark: see the example. What comes before
+    the operator then runs twice, once for each: the source is read twice, and an operator between has its state twice. No
+    state is kept for late rows. To another operator over event time they are late, too.
     Where the operator reads the results of a join of Spark's own, whose watermark is an earlier one, too many are given.
 
     Parameters
@@ -83,7 +85,7 @@ def late(results: DataFrame) -> DataFrame:
         raise InvalidArgument("late() cannot tell what an operator with idleTimeout drops, which goes by the wall clock")
     if clock_of(bound.plan) is not Clock.WATERMARK:
         raise InvalidArgument(f"no row is ever late for {bound.layout['window']}, which does not depend on event time")
-    columns = bound.rows or [F.col(f"`{name}`") for name in df.columns]
+    columns = bound.rows or [F.col(quoted(name)) for name in df.columns]
     with analysis():
         fields = df.select(*columns).schema.fields
     if LATE_BY in (field.name.lower() for field in fields):

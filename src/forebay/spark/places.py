@@ -80,10 +80,19 @@ class Place:
         copy = hashlib.sha256(location.encode()).hexdigest()[:8]  # a checkpoint that was copied is another query's
         return Root(working / f"{query}-{copy}", archive_at(location).within(part))
 
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """A directory of this node for what ends with a task."""
+        self._disk.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=f"{DIRECTORY}-", dir=self._disk)
+
     def _node(self, what: str) -> Path:
-        """A directory of this node and user alone: by default in one of Spark's own, which it removes in the end."""
-        given = self.local_directory or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
-        return Path(given.split(",")[0]) / f"{DIRECTORY}-{what}-{os.getuid()}"
+        """A directory of this node and user alone."""
+        return self._disk / f"{DIRECTORY}-{what}-{os.getuid()}"
+
+    @property
+    def _disk(self) -> Path:
+        """Where this node keeps what is large: by default a directory of Spark's own, which it removes in the end."""
+        return Path((self.local_directory or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
 
 
 def local_path(location: str) -> Path | None:

@@ -12,13 +12,13 @@ from pyspark.sql import types as T
 from forebay.errors import InvalidArgument
 from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern
-from forebay.spark.binding import BoundOperator, arrow_schema, time_of
+from forebay.spark.binding import BoundOperator, analysis, arrow_schema, time_of
 from forebay.spark.groupby import ready, run
 from forebay.spark.inputs import Inputs, identity, require_supported
 from forebay.spark.join import JoinType, require_same_type
 from forebay.spark.sides import SIDE, united
 from forebay.spark.sides import TIME as UNITED_TIME
-from forebay.spark.timewindows import interval, text_of
+from forebay.spark.timewindows import interval, quoted, text_of
 from forebay.windowing import WindowPlan
 from forebay.windows import END, HIGH, LOW, TIME, Windows
 
@@ -66,8 +66,9 @@ class RowJoin:
         """
         times = self._times()
         conf = ready(self.left)
-        both, sides = united(self.left, self.right, self.keys, times, self.how, self.suffix, (EVENT_TIME,), marks)
-        key_columns = [F.col(f"`{key}`") for key in self.keys]
+        with analysis():
+            both, sides = united(self.left, self.right, self.keys, times, self.how, self.suffix, (EVENT_TIME,), marks)
+        key_columns = [F.col(quoted(key)) for key in self.keys]
         key_fields = both.select(*key_columns).schema.fields
         for field in key_fields:
             require_supported(field.dataType, f"the key {field.name}")

@@ -13,6 +13,7 @@ from pyspark.sql import types as T
 from forebay.errors import InvalidArgument
 from forebay.spark.inputs import require_supported
 from forebay.spark.join import WINDOWS, JoinType
+from forebay.spark.timewindows import quoted
 
 SIDE = "__right"
 """True in rows of the right side."""
@@ -53,7 +54,7 @@ class Sides:
         """The columns of the result without a window, of rows of either side that have met nobody."""
         sides = ((~F.col(SIDE), self.left), (F.col(SIDE), self.right))
         mine = [F.when(of_side, F.col(name)).alias(field.name) for of_side, side in sides for name, field in side]
-        return [*(F.col(f"`{key}`") for key in on), *mine]
+        return [*(F.col(quoted(key)) for key in on), *mine]
 
     @property
     def reads(self) -> dict[str, list[str]]:
@@ -109,11 +110,11 @@ def united(
         raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
     parts = []
     for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (0, 1), strict=True):
-        held = {name: F.col(f"`{field.name}`") for name, field in zip(names, fields, strict=True)}
+        held = {name: F.col(quoted(field.name)) for name, field in zip(names, fields, strict=True)}
         empty = {name: F.lit(None).cast(kind) for name, kind in types.items()}
         parts.append(
             df.select(
-                *(F.col(f"`{name}`") for name in on),
+                *(F.col(quoted(name)) for name in on),
                 time.alias(TIME),
                 F.lit(bool(of_right)).alias(SIDE),
                 *(mark[of_right].alias(name) for name, mark in (marks or {}).items()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -399,13 +400,28 @@ def custom_window(
 
 
 def text_of(column: Column | str) -> str:
-    """How a column is shown."""
-    return column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
+    """How a column is shown: the same each time that the same expression is written."""
+    if isinstance(column, str):
+        return column
+    text = str(column).removeprefix("Column<'").removesuffix("'>")
+    variables = dict.fromkeys(name for found in _LAMBDA.finditer(text) for name in _NUMBERED.findall(found[0]))
+    numbers = {name: f"{name.rpartition('_')[0]}_{place}" for place, name in enumerate(variables)}
+    return _NUMBERED.sub(lambda found: numbers.get(found[0], found[0]), text)
+
+
+_LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
+"""The variables of a function, which Spark numbers from the first one of the session on."""
+_NUMBERED = re.compile(r"\b\w+_\d+\b")
+
+
+def quoted(name: str) -> str:
+    """The name of a column as Spark parses it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def interval(microseconds: int) -> Column:
-    """A duration as a column, to be added to a time."""
-    return F.make_dt_interval(secs=F.lit(Decimal(microseconds) / 1_000_000))
+    """A duration as a column, to be added to a time. It has no days, which Spark would take from the session's calendar."""
+    return F.make_interval(secs=F.lit(Decimal(microseconds) / 1_000_000).cast("decimal(18, 6)"))
 
 
 def seconds(microseconds: int) -> str:
