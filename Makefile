@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo bench bench-quick bench-store soak test test-all lint format lock clean
+.PHONY: help demo bench bench-quick bench-store soak test test-all lint format clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,7 +12,7 @@ help:  ## what can be made
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@$(BIN)/python examples/flights.py
 
-bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all scales: bench/, docs/benchmarks.md (2 hours)
+bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all scales: bench/, docs/benchmarks.md (90 minutes)
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/breakdown.py
 	$(BIN)/python benchmarks/scaling.py
