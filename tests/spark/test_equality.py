@@ -153,6 +153,23 @@ def test_means_of_decimals(spark):
         assert assert_same(found, expected, len(keys)) == groups
 
 
+def test_structs_that_are_null_as_a_whole(spark):
+    """Their fields never are, by their type."""
+    df = spark.range(8).selectExpr("timestamp_seconds(id) ts", "id", "if(id % 3 = 0, struct('a' c, array(1) d), null) s")
+    window = "8 seconds"
+    found = fb.groupBy(df, fb.window("ts", window), "s").agg(fb.first("s").alias("f"), fb.count("*").alias("n"))
+    expected = df.groupBy(F.window("ts", window), "s").agg(F.first("s").alias("f"), F.count("*").alias("n"))
+    assert sorted(map(str, found.collect())) == sorted(map(str, expected.collect()))
+    right = df.where("id > 3").select("ts", "id", F.struct(F.lit("web").alias("c")).alias("via"))
+    for joined in (
+        fb.join(df, right, "id", fb.window("ts", window), "left"),
+        fb.interval_join(df, right, "id", "0 seconds", "1 second", "left", timeColumn="ts"),
+    ):
+        assert sorted((row.id, row.s is None, row.via is None) for row in joined.collect()) == [
+            (number, number % 3 > 0, number <= 3) for number in range(8)
+        ]
+
+
 def test_distinct_rows(stream):
     df = stream.static.where("ts is not null").select("ts", "key", "i")
     arguments = (["*"], ["i", "i"], ["key", "i"])

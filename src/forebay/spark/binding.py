@@ -26,7 +26,7 @@ from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, Uns
 from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern, choose
 from forebay.spark.conf import WATERMARK, Conf
-from forebay.spark.inputs import Inputs, identity, require_supported
+from forebay.spark.inputs import Inputs, identity, nullable_within, require_supported
 from forebay.spark.layout import APPLY, Layout
 from forebay.spark.sides import SIDE, Sides
 from forebay.spark.timewindows import CustomWindow, Window, quoted, seconds, text_of
@@ -79,8 +79,10 @@ def bind(
         spark_columns = [_spark_column(aggregate) for aggregate in named]
         grouped = ([] if assignment.result is None else [assignment.result]) + key_columns
         schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
-    window_and_keys, results = schema.fields[: len(grouped)], schema.fields[len(grouped) :]
-    key_fields = window_and_keys[len(grouped) - len(keys) :]
+    windowed = len(grouped) - len(keys)
+    fields = [*schema.fields[:windowed], *map(nullable_within, schema.fields[windowed:])]
+    window_and_keys, results = fields[: len(grouped)], fields[len(grouped) :]
+    key_fields = window_and_keys[windowed:]
     for field in key_fields:
         require_supported(field.dataType, f"the key {field.name}")
     key_names = tuple(f"k{position}" for position in range(len(keys)))

@@ -160,6 +160,20 @@ def require_supported(kind: T.DataType, what: str) -> None:
         raise UnsupportedType(f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first")
 
 
+def nullable_within(field: T.StructField) -> T.StructField:
+    """A field whose nested fields and elements may be NULL: in a struct that is NULL as a whole, polars has them so."""
+    return T.StructField(field.name, _nullable_within(field.dataType), field.nullable, field.metadata)
+
+
+def _nullable_within(kind: T.DataType) -> T.DataType:
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_nullable_within(kind.elementType))
+    if isinstance(kind, T.StructType):
+        fields = (T.StructField(f.name, _nullable_within(f.dataType), metadata=f.metadata) for f in kind.fields)
+        return T.StructType(list(fields))
+    return kind
+
+
 def _summand(column: Column, kind: T.DataType, *, mean: bool) -> Column:
     exact = isinstance(kind, T.DecimalType) or (isinstance(kind, T.IntegralType) and not mean)
     return column if exact else column.cast("double")

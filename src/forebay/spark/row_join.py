@@ -14,7 +14,7 @@ from forebay.joins import WindowJoin
 from forebay.patterns import Choice, Pattern
 from forebay.spark.binding import BoundOperator, analysis, arrow_schema, time_of
 from forebay.spark.groupby import ready, run
-from forebay.spark.inputs import Inputs, identity, require_supported
+from forebay.spark.inputs import Inputs, identity, nullable_within, require_supported
 from forebay.spark.join import JoinType, require_same_type
 from forebay.spark.sides import SIDE, united
 from forebay.spark.sides import TIME as UNITED_TIME
@@ -69,7 +69,7 @@ class RowJoin:
         with analysis():
             both, sides = united(self.left, self.right, self.keys, times, self.how, self.suffix, (EVENT_TIME,), marks)
         key_columns = [F.col(quoted(key)) for key in self.keys]
-        key_fields = both.select(*key_columns).schema.fields
+        key_fields = [nullable_within(field) for field in both.select(*key_columns).schema.fields]
         for field in key_fields:
             require_supported(field.dataType, f"the key {field.name}")
         high, low = identity(key_columns, [field.dataType for field in key_fields])

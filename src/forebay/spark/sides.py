@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
-from forebay.spark.inputs import require_supported
+from forebay.spark.inputs import nullable_within, require_supported
 from forebay.spark.join import WINDOWS, JoinType
 from forebay.spark.timewindows import quoted
 
@@ -48,7 +48,8 @@ class Sides:
     @property
     def fields(self) -> list[T.StructField]:
         """The fields of the result, after the window and the keys."""
-        return [T.StructField(field.name, field.dataType) for _, field in (*self.left, *self.right)]
+        fields = (field for _, field in (*self.left, *self.right))
+        return [nullable_within(T.StructField(field.name, field.dataType)) for field in fields]
 
     def rows(self, on: Sequence[str]) -> list[Column]:
         """The columns of the result without a window, of rows of either side that have met nobody."""
