@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from forebay.compiling import compiled
 
 SHORT = 24
 """Runs of at most so many values are sorted by insertion."""
@@ -36,7 +37,7 @@ def interpolated(values: npt.NDArray[np.float64], ends: npt.NDArray[np.int64], p
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _interpolate(values, ends, percentage, found):
     begin = 0
     for run in range(len(ends)):
@@ -48,7 +49,7 @@ def _interpolate(values, ends, percentage, found):
         begin = ends[run]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _sort_runs(values, ends):
     begin = 0
     for end in ends:

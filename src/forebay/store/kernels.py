@@ -5,9 +5,10 @@ Each kernel is called by the module that its section is named for, which says wh
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from forebay.compiling import compiled
 
 Slots = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
@@ -48,31 +49,31 @@ REQUESTED, NEARBY = 1, 2
 """Marks of windows that a scan looks for: those that are read now, and those that are read ahead of time."""
 
 
-@numba.njit(cache=True)
+@compiled
 def touch(dirty, scalars, slot):
     if not dirty[slot]:
         dirty[slot] = 1
         scalars[TOUCHED] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def touch_all(dirty, scalars, slots):
     for slot in slots:
         touch(dirty, scalars, slot)
 
 
-@numba.njit(cache=True)
+@compiled
 def entry(low, slot):
     """What the directory has for a window: the tag of its key above its slot."""
     return (low & TAG) << 32 | slot
 
 
-@numba.njit(cache=True)
+@compiled
 def slot_of(entry):
     return np.int32(entry & 0xFFFFFFFF)
 
 
-@numba.njit(cache=True)
+@compiled
 def look_ahead(c, directory, free, scalars, low, begin, hint):
     """Touch what the rows from ``begin`` on will need, all of it before any of it is used."""
     mask = len(directory) - 1
@@ -88,7 +89,7 @@ def look_ahead(c, directory, free, scalars, low, begin, hint):
     return found
 
 
-@numba.njit(cache=True)
+@compiled
 def leave_place(directory, place):
     """Empty a place of the directory. What lies after it moves up, so that searches need no trace of what has left."""
     mask = len(directory) - 1
@@ -102,7 +103,7 @@ def leave_place(directory, place):
     directory[place] = EMPTY
 
 
-@numba.njit(cache=True)
+@compiled
 def key_head(c, directory, high, low):
     """The newest window of a key, or -1; and its place in the directory, or where one goes."""
     mask = len(directory) - 1
@@ -116,7 +117,7 @@ def key_head(c, directory, high, low):
     return np.int32(-1), place
 
 
-@numba.njit(cache=True)
+@compiled
 def link_window(c, directory, scalars, place, newer, slot, older):
     """A window takes its position in the chain of its key, whose head is at a place of the directory."""
     c[slot].newer, c[slot].older = newer, older
@@ -129,7 +130,7 @@ def link_window(c, directory, scalars, place, newer, slot, older):
         directory[place] = entry(c[slot].low, slot)
 
 
-@numba.njit(cache=True)
+@compiled
 def unlink_window(c, directory, scalars, slot):
     newer, older = c[slot].newer, c[slot].older
     if older >= 0:
@@ -149,7 +150,7 @@ def unlink_window(c, directory, scalars, slot):
         scalars[FILLED] -= 1
 
 
-@numba.njit(cache=True)
+@compiled
 def opened(c, free, earliest, scalars, high, low, start, end, ett):
     """A new window, in no chain yet."""
     if scalars[FREE] > 0:
@@ -167,7 +168,7 @@ def opened(c, free, earliest, scalars, high, low, start, end, ett):
     return slot
 
 
-@numba.njit(cache=True)
+@compiled
 def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
     """Windows of a key do not touch each other, so those that a row's window touches are neighbours in their chain."""
     slots = np.empty(len(low), np.int32)
@@ -196,7 +197,7 @@ def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start
     return slots
 
 
-@numba.njit(cache=True)
+@compiled
 def absorb(c, dirty, scalars, into, slot):
     """A window becomes a part of another one that it touches."""
     c[into].start = min(c[into].start, c[slot].start)
@@ -212,7 +213,7 @@ def absorb(c, dirty, scalars, into, slot):
     touch(dirty, scalars, last)
 
 
-@numba.njit(cache=True)
+@compiled
 def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
     """The search goes on from the window of the row before, if that is a later one of the same key, or the same."""
     slots = np.empty(len(low), np.int32)
@@ -239,7 +240,7 @@ def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, 
     return slots
 
 
-@numba.njit(cache=True)
+@compiled
 def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
     slots = np.empty(len(low), np.int32)
     numbers = np.empty(len(low), np.int64)
@@ -258,7 +259,7 @@ def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
     return slots, numbers
 
 
-@numba.njit(cache=True)
+@compiled
 def find(c, directory, high, low):
     found = np.empty(0, np.int32)
     slot, _ = key_head(c, directory, high, low)
@@ -268,7 +269,7 @@ def find(c, directory, high, low):
     return found
 
 
-@numba.njit(cache=True)
+@compiled
 def windows_of(c, directory, high, low):
     slots, owners = np.empty(len(low), np.int32), np.empty(len(low), np.int64)
     count = 0
@@ -283,7 +284,7 @@ def windows_of(c, directory, high, low):
     return slots[:count], owners[:count]
 
 
-@numba.njit(cache=True)
+@compiled
 def roots(c, slots):
     roots = np.empty_like(slots)
     for row in range(len(slots)):
@@ -294,7 +295,7 @@ def roots(c, slots):
     return roots
 
 
-@numba.njit(cache=True)
+@compiled
 def due(c, earliest, used, watermark):
     """Windows that are due, from the blocks that may have one; those blocks' bounds become exact for the others."""
     due = np.empty(64, np.int32)
@@ -317,7 +318,7 @@ def due(c, earliest, used, watermark):
     return due[:count]
 
 
-@numba.njit(cache=True)
+@compiled
 def remove(c, directory, free, dirty, earliest, scalars, slots):
     for slot in slots:
         unlink_window(c, directory, scalars, slot)
@@ -333,12 +334,12 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
             member = following
 
 
-@numba.njit(cache=True)
+@compiled
 def in_directory(c, slot):
     return c[slot].generation & 1 and c[slot].parent < 0
 
 
-@numba.njit(cache=True)
+@compiled
 def leave(c, directory, scalars, slots):
     """Those of the slots that are in the directory leave it."""
     for slot in slots:
@@ -346,7 +347,7 @@ def leave(c, directory, scalars, slots):
             unlink_window(c, directory, scalars, slot)
 
 
-@numba.njit(cache=True)
+@compiled
 def enter(c, directory, scalars, slots):
     """Those of the slots that belong into the directory enter it."""
     for slot in slots:
@@ -359,7 +360,7 @@ def enter(c, directory, scalars, slots):
             link_window(c, directory, scalars, place, newer, slot, older)
 
 
-@numba.njit(cache=True)
+@compiled
 def widen(before, directory):
     """Move all entries to a larger directory."""
     mask = len(directory) - 1
@@ -371,7 +372,7 @@ def widen(before, directory):
             directory[place] = old
 
 
-@numba.njit(cache=True)
+@compiled
 def link(generation, heads, previous, slots, generations, first, added):
     for number in range(len(added)):
         slot, row = added[number], first + number
@@ -381,7 +382,7 @@ def link(generation, heads, previous, slots, generations, first, added):
         heads[slot] = row
 
 
-@numba.njit(cache=True)
+@compiled
 def count_rows(c, heads, previous, generations, slots):
     count = 0
     for slot in slots:
@@ -395,7 +396,7 @@ def count_rows(c, heads, previous, generations, slots):
     return count
 
 
-@numba.njit(cache=True)
+@compiled
 def collect_rows(c, heads, previous, generations, slots, count):
     rows, roots = np.empty(count, np.int64), np.empty(count, np.int32)
     at = 0
@@ -411,7 +412,7 @@ def collect_rows(c, heads, previous, generations, slots, count):
     return rows, roots
 
 
-@numba.njit(cache=True)
+@compiled
 def repeated(slots, capacity):
     """Which of the slots occur more than once."""
     last = np.full(capacity, -1, np.int64)
@@ -424,7 +425,7 @@ def repeated(slots, capacity):
     return repeated
 
 
-@numba.njit(cache=True)
+@compiled
 def counted(slots, capacity):
     counts = np.zeros(capacity, np.int64)
     owners = np.empty(min(capacity, len(slots)), np.int32)
@@ -437,7 +438,7 @@ def counted(slots, capacity):
     return counts, owners[:found]
 
 
-@numba.njit(cache=True)
+@compiled
 def scattered(slots, places):
     order = np.empty(len(slots), np.int64)
     for row in range(len(slots)):
@@ -446,7 +447,7 @@ def scattered(slots, places):
     return order
 
 
-@numba.njit(cache=True)
+@compiled
 def find_pieces(c, marks, slot, generation, first, rows):
     hits = np.empty(len(slot), np.int64)
     count, found, live = 0, 0, 0
@@ -465,7 +466,7 @@ def find_pieces(c, marks, slot, generation, first, rows):
     return hits[:count], found, live
 
 
-@numba.njit(cache=True)
+@compiled
 def expand(hits, found, first, rows, parent, slot):
     numbers, roots = np.empty(found, np.int64), np.empty(found, np.int32)
     at = 0
@@ -480,7 +481,7 @@ def expand(hits, found, first, rows, parent, slot):
     return numbers, roots
 
 
-@numba.njit(cache=True)
+@compiled
 def places(c, loaded, slots):
     """Where the rows of each window are that are not in the write buffer.
 
@@ -501,7 +502,7 @@ def places(c, loaded, slots):
     return places
 
 
-@numba.njit(cache=True)
+@compiled
 def mark(c, loaded, slots, prefetched):
     """Note of windows, and of those they absorbed, that their rows are in the prefetch buffer, or that they are not."""
     for slot in slots:
@@ -511,7 +512,7 @@ def mark(c, loaded, slots, prefetched):
             member = c[member].sibling
 
 
-@numba.njit(cache=True)
+@compiled
 def stored(c, slots):
     """Rows on disk of windows and of those they absorbed."""
     rows = np.zeros(len(slots), np.int64)
@@ -523,7 +524,7 @@ def stored(c, slots):
     return rows
 
 
-@numba.njit(cache=True)
+@compiled
 def ranges(keys, lower, upper, sorted_keys, sorted_times):
     """For each row, where the rows with its key and a time between bounds begin and end among sorted ones."""
     begins, ends = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
@@ -534,7 +535,7 @@ def ranges(keys, lower, upper, sorted_keys, sorted_times):
     return begins, ends
 
 
-@numba.njit(cache=True)
+@compiled
 def below(sorted_keys, sorted_times, key, time):
     """How many rows come before a key and a time."""
     first, last = 0, len(sorted_keys)

@@ -1,0 +1,50 @@
+"""How loops are compiled: by numba, once for each machine where that is possible."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """A function that is compiled when it is first called, and kept on disk for the processes that come after.
+
+    What is compiled is kept beside the module or in the user's cache directory, as numba does. Where neither can be
+    written, as in many images of containers, it is kept in a directory under ``TMPDIR`` that belongs to the user alone.
+    Where there is no such directory either, every process compiles for itself.
+
+    Examples
+    --------
+    >>> @compiled
+    ... def twice(number):
+    ...     return 2 * number
+    >>> twice(4)
+    8
+    """
+    for directory in (None, _private_directory):
+        before = numba.config.CACHE_DIR
+        try:
+            if directory is not None:
+                numba.config.CACHE_DIR = directory()
+            return numba.njit(cache=True, nogil=True)(function)
+        except (RuntimeError, OSError):  # numba has found no place to keep it; or there is no private directory
+            continue
+        finally:
+            numba.config.CACHE_DIR = before
+    return numba.njit(nogil=True)(function)
+
+
+def _private_directory() -> str:
+    """A directory that no other user can have put anything into: what is kept there is run."""
+    path = Path(tempfile.gettempdir()) / f"forebay-compiled-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{path} is not a directory of this user alone")
+    return str(path)

@@ -1,0 +1,50 @@
+"""forebay can be imported, and compiles its loops, wherever what is compiled can be kept."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forebay
+
+PLACED = """
+import numpy as np
+from forebay.aggregates import sorting
+from forebay.store.key_index import KeyIndex
+keys = np.arange(3)
+print(len(KeyIndex().place_exact(keys, keys, keys, keys + 1)))
+"""
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """A copy of the package and an environment in which neither its directories nor a home can be written, whoever asks."""
+    package = tmp_path / "package" / "forebay"
+    shutil.copytree(Path(forebay.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for directory in (package, *(path for path in package.rglob("*") if path.is_dir())):
+        (directory / "__pycache__").touch()  # a file, where numba wants a directory
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "NUMBA_"))}
+    return environment | {"PYTHONPATH": str(package.parent), "HOME": "/dev/null", "TMPDIR": str(tmp_path)}
+
+
+def run(environment):
+    ended = subprocess.run([sys.executable, "-c", PLACED], env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
+
+
+def test_in_a_directory_of_the_user_alone(read_only, tmp_path):
+    run(read_only)
+    (kept,) = tmp_path.glob("forebay-compiled-*")
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert any(kept.rglob("kernels.place_exact*.nbi"))
+
+
+def test_nothing_is_kept_where_others_may_write(read_only, tmp_path):
+    theirs = tmp_path / f"forebay-compiled-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    run(read_only)
+    assert not any(theirs.iterdir())
