@@ -100,7 +100,7 @@ class JoinInstance(UnalignedInstance):
         # Which windows are read next depends on the rows that come, not on when the windows end.
         super().__init__(replace(plan, options=replace(plan.options, read_batch_ratio=0)), *place)
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[START].to_numpy() <= self._fired_until
         numbers = self.counters.rows_in + np.arange(batch.num_rows)
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))

@@ -31,11 +31,11 @@ class TriggeredInstance(UnalignedInstance):
         self._merging = windows.merging if isinstance(windows, CustomWindows) else not isinstance(windows, AlignedWindows)
         super().__init__(plan, *place)
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         for some in self._parts(batch, self._most):
-            self._ingest(some, partial=partial)
+            self._take_part(some, partial=partial)
 
-    def _ingest(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+    def _take_part(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts, ends = self._windows_of(batch)
         open_ = ends + self._firing.allowed_lateness > self._fired_until
         self._count_late(batch, rows, open_, partial=partial)

@@ -5,6 +5,7 @@ All of them are a way to place rows in windows of the `UnalignedStore`, and a ru
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,14 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.errors import UnsupportedConfiguration
 from forebay.evolution import StoredForm
 from forebay.patterns import Pattern
 from forebay.store import kernels, open_stores, predictors
 from forebay.store.aligned import LOAD_FACTOR, SLICE
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
+from forebay.store.identity import identities
 from forebay.store.key_index import Slots
 from forebay.store.metrics import Metrics
 from forebay.store.unaligned import SLOT
@@ -75,7 +78,7 @@ _REPEATED = 1 << 20
 """Rows of count windows are aggregated about so many at a time, each counted once for every window."""
 
 
-class UnalignedInstance:
+class UnalignedInstance(ABC):
     """What the instances have in common; see `forebay.windowing.Instance`."""
 
     slices: tuple[str, ...] = ()
@@ -103,6 +106,13 @@ class UnalignedInstance:
         self._fired_until = fired_until
         self.counters = self._store.base.counters
 
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        self._take(self._identified(batch), partial=partial)
+
+    @abstractmethod
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        """Take rows, or partial aggregates, that have the columns `HIGH` and `LOW`: the identity of their key."""
+
     def commit(self, batch: int | None = None) -> Version | None:
         base = self._store.base
         version = base.version
@@ -117,6 +127,23 @@ class UnalignedInstance:
 
     def close(self) -> None:
         self._store.close()
+
+    def _identified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the identities of its keys. State of format 3 goes on with those that pack has from Spark."""
+        secret, windows = self._store.base.secret, self._plan.windows
+        if secret is None:
+            if HIGH not in batch.schema.names:
+                raise UnsupportedConfiguration(
+                    f"the state in {self._store.directory} was begun by an earlier release of forebay, which told keys "
+                    "apart in another way, and the tasks of this query do not know that. Start the query from the session "
+                    "that its DataFrame was defined in."
+                )
+            return batch
+        shared = isinstance(windows, CustomWindows) and windows.shared
+        columns = [] if shared else [batch[name] for name in self._plan.identity]
+        high, low = identities(columns, batch.num_rows, secret)
+        others = batch.select([name for name in batch.schema.names if name not in (HIGH, LOW)])
+        return others.append_column(HIGH, pa.array(high)).append_column(LOW, pa.array(low))
 
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         aggregation = self._plan.aggregation
@@ -196,7 +223,7 @@ class SessionInstance(UnalignedInstance):
         self._waiting_bytes = 0
         super().__init__(plan, *place)
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[END].to_numpy() <= self._fired_until
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         if late.any():
@@ -247,7 +274,7 @@ class CountInstance(UnalignedInstance):
         self._touched: list[Slots] = []
         super().__init__(plan, *place)
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         slices = pl.Series(SLICE, self._windows.slice_starts(numbers))
@@ -313,7 +340,7 @@ class CountInstance(UnalignedInstance):
 class GlobalInstance(UnalignedInstance):
     """One window per key. It fires by the clock, which ``fire`` is given instead of the watermark."""
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
@@ -349,7 +376,7 @@ class DedupeInstance(UnalignedInstance):
         self._fresh: list[pa.RecordBatch] = []
         super().__init__(plan, *place)
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[START].to_numpy() <= self._fired_until
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         batch = batch.filter(pa.array(~late))
@@ -379,11 +406,11 @@ class UpdateInstance(UnalignedInstance):
         self._touched: list[Slots] = []
         super().__init__(plan, *place)
 
-    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         for some in self._parts(batch, self._windows.most):
-            self._ingest(some, partial=partial)
+            self._take_part(some, partial=partial)
 
-    def _ingest(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+    def _take_part(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts = self._windows.placements(batch[SLICE].to_numpy())
         open_ = starts + self._windows.size > self._fired_until
         self._count_late(batch, rows, open_, partial=partial)

@@ -68,6 +68,8 @@ class WindowPlan:
         When windows fire more than once.
     idle_timeout : int or None
         When the watermark has not moved for so many microseconds of wall time, event time passes with the wall clock.
+    identified_by : tuple of str or None
+        The columns that tell keys apart, if they are not ``keys``. Those that are not packed come beside what is.
     """
 
     windows: Windows
@@ -79,6 +81,12 @@ class WindowPlan:
     options: Options = field(default_factory=Options)
     firing: Firing | None = None
     idle_timeout: int | None = None
+    identified_by: tuple[str, ...] | None = None
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell keys apart."""
+        return self.keys if self.identified_by is None else self.identified_by
 
 
 class Instance(Protocol):
@@ -190,15 +198,18 @@ class WindowInstance:
         """
         slices = self._store.slices
         due = self._windows.windows_between(slices, self._fired_until, watermark)
+        ends, dropped = self._windows.last_window(slices) + self._windows.size, 0
         for windows in self._loadable(due, slices):
-            inside = slices[(slices >= windows[0]) & (slices < windows[-1] + self._windows.size)]
-            for part in self._store.get_window(inside.tolist()):
+            end = windows[-1] + self._windows.size
+            first, last = np.searchsorted(slices, [windows[0], end])
+            for part in self._store.get_window(slices[first:last].tolist()):
                 for batch in self._results(windows, part):
                     self._count(rows_out=batch.num_rows)
                     yield batch
             self._count(windows_fired=len(windows))
-            ends = self._windows.last_window(slices) + self._windows.size
-            self._store.drop(slices[ends <= windows[-1] + self._windows.size].tolist())
+            over = int(np.searchsorted(ends, end, side="right"))
+            self._store.drop(slices[dropped:over].tolist())
+            dropped = max(dropped, over)
         self._fired_until = max(self._fired_until, watermark)
 
     def commit(self, batch: int | None = None) -> Version | None:

@@ -13,7 +13,7 @@ from streams import assert_same, generate, oracle
 
 import forebay as fb
 from forebay.errors import CorruptState
-from forebay.spark.layout import Location, evolves, forms, record
+from forebay.spark.layout import Location, evolves, forms, record, settled_forms
 from forebay.spark.places import Root
 from forebay.spark.timewindows import text_of
 
@@ -220,13 +220,40 @@ def test_forms_of_a_query_are_kept_in_order_and_a_damaged_one_is_refused(tmp_pat
     root, first, second = Root(tmp_path), layout(sum={"a_x": "int"}), layout(sum={"a_x": "bigint"})
     name = Location.new(root, 0, first).layout
     assert forms(root, name) == [first]
-    record(root, name, [first], second)
-    assert forms(root, name) == [first, second]
+    record(root, name, [first], second, since=4)
+    assert forms(root, name) == settled_forms(root, name, 4) == [first, second]
     assert Location.new(root, 1, second, [name]).layout == name
     described = tmp_path / name / "layout.json"
     described.write_text(described.read_text().replace("int", "string"))
     with pytest.raises(CorruptState, match=r"layout.json .* cannot be read: its content is not that of its name"):
         forms(root, name)
+
+
+def test_a_form_that_no_micro_batch_was_committed_with_is_forgotten(tmp_path):
+    root, first, second = Root(tmp_path), layout(sum={"a_x": "int"}), layout(sum={"a_x": "bigint"})
+    name = Location.new(root, 0, first).layout
+    record(root, name, [first], second, since=4)
+    assert settled_forms(root, name, 3) == [first]
+    assert settled_forms(root, name, 9) == [first]
+
+
+def test_a_wider_column_is_taken_back_after_its_first_micro_batch_failed(growing, tmp_path):
+    def query(*, wide, fails=False):
+        df = growing.streaming(wide=wide)
+        df = df.withColumn("key", F.when(F.lit(fails), F.raise_error(F.lit("broken"))).otherwise(F.col("key")))
+        return fb.groupBy(df, fb.window("ts", *WINDOW), F.col("s")).agg(fb.sum("i"), fb.max("key"))
+
+    growing.grow(0)
+    run(query(wide=False), tmp_path)
+    growing.grow(1)
+    with pytest.raises(StreamingQueryException, match="broken"):
+        run(query(wide=True, fails=True), tmp_path)
+    before = fb.progress(run(query(wide=False), tmp_path)).rows_in
+    growing.grow(3)
+    assert fb.progress(run(query(wide=True), tmp_path)).rows_in > before
+    growing.grow(4)
+    with pytest.raises(StreamingQueryException, match="LayoutChanged"):
+        run(query(wide=False), tmp_path)
 
 
 def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tmp_path):

@@ -65,7 +65,7 @@ def test_a_version_that_does_not_exist(path):
 
 
 def test_another_format_is_refused_with_what_to_do(path):
-    path.write_bytes(path.read_bytes().replace(b"manifest 3", b"manifest 9", 1))
+    path.write_bytes(path.read_bytes().replace(b"manifest 4", b"manifest 9", 1))
     with pytest.raises(CorruptState, match="format version 9"):
         manifests.read(path.parent, VERSION)
 

@@ -57,7 +57,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     """
     from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
     from forebay.patterns import Choice, Pattern
-    from forebay.spark.binding import BoundOperator, analysis, arrow_schema, require_timestamp, watermarked
+    from forebay.spark.binding import BoundOperator, analysis, arrow_schema, time_of
     from forebay.spark.inputs import identity, require_supported
     from forebay.windowing import WindowPlan
     from forebay.windows import END, HIGH, LOW, TIME, FirstRows
@@ -74,12 +74,12 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
     with analysis():
         fields = df.select(*columns).schema.fields
         if df.isStreaming:
-            time = F.col(watermarked(df))
-            require_timestamp(df.select(time).schema.fields[0])
+            time = time_of(df, None)
     for field in (*fields, *df.schema.fields):
         require_supported(field.dataType, field.name)
     high, low = identity(columns, [field.dataType for field in fields])
     rows = [F.col(quoted(name)).alias(f"a{place}") for place, name in enumerate(df.columns)]
+    names = tuple(f"k{place}" for place in range(len(columns)))
     with analysis():
         schema, packed = (arrow_schema(each.schema) for each in (df, df.select(*rows)))
     bound = BoundOperator(
@@ -88,9 +88,12 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: s
             high.alias(HIGH),
             low.alias(LOW),
             (time + interval(duration)).alias(END),
+            *(column.alias(name) for name, column in zip(names, columns, strict=True)),
             *rows,
         ],
-        plan=WindowPlan(FirstRows(), packed, (), Aggregation((), ()), Pattern.RMW, schema, conf.options),
+        plan=WindowPlan(
+            FirstRows(), packed, (), Aggregation((), ()), Pattern.RMW, schema, conf.options, identified_by=names
+        ),
         schema=df.schema,
         layout={
             "window": f"dedupe(within {duration} us)",

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.spark import checkpoint
-from forebay.spark.layout import Layout
+from forebay.spark.layout import Layout, as_begun
 from forebay.spark.places import Root
 
 
@@ -57,6 +57,6 @@ def _seen(root: Root, operator: Layout) -> str:
     from forebay import inspection
     from forebay.store.profile import Profile
 
-    states = (state for state in inspection.operators(root) if state.layout == operator)
+    states = (state for state in inspection.operators(root) if as_begun(state.layout, operator) == operator)
     parts = (part for state in states for part in state.chosen())
     return Profile.of(instance.unaligned(version).index for instance, version in parts).advice

@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
-from forebay.spark import blobs, checkpoint, metrics, worker
+from forebay.spark import blobs, checkpoint, listener, metrics, worker
 from forebay.spark.checkpoint import Planned
-from forebay.spark.conf import Conf, require_forebay_in_workers, require_rocksdb
+from forebay.spark.conf import Conf
 from forebay.spark.late import remember
+from forebay.spark.layout import Layout, as_stored
 from forebay.spark.operator import EVENT_TIME, PAYLOAD, Clock, WindowOperator, clock_of
 from forebay.spark.places import Place
 from forebay.spark.timewindows import (
@@ -130,6 +131,11 @@ class GroupedStream:
         if idle is not None and idle <= 0:
             raise InvalidArgument(f"idleTimeout {idleTimeout!r} is not positive")
         firing = None if each is None and not allowed else Firing(each, allowed, accumulate)
+        if firing is None and (idle is None or not accumulate):
+            raise InvalidArgument(
+                "trigger() needs every or allowedLateness: without them a window fires once, and there is nothing to "
+                f"{'accumulate' if accumulate else 'discard'}. Give one of them, or idleTimeout alone."
+            )
         if firing and isinstance(self._window, CustomWindow) and self._window.hint == "aligned":
             raise InvalidArgument("every and allowedLateness are per key; leave out the window's hint 'aligned'")
         return GroupedStream(self._df, self._window, self._keys, firing, idle)
@@ -266,12 +272,7 @@ def require_classic(name: str, df: DataFrame) -> None:
 
 def ready(df: DataFrame) -> Conf:
     """The configuration of a DataFrame's session, in which an operator can run."""
-    session = df.sparkSession
-    conf = Conf.of(session)
-    require_forebay_in_workers(session)
-    if df.isStreaming:
-        require_rocksdb(session)
-    return conf
+    return Conf.of(df.sparkSession, streaming=df.isStreaming)
 
 
 def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
@@ -282,15 +283,12 @@ def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = worker.dumps(bound.plan)
     chained = bool(checkpoint.MARK.search(df._jdf.queryExecution().logical().toString()))
-    output = checkpoint.watch(df.sparkSession, Planned(bound.layout, bound.choice, conf.place, chained))
-    if conf.prometheus_port is not None:
-        from forebay.spark import prometheus
-
-        prometheus.serve(conf.prometheus_port)
+    output = checkpoint.note(Planned(bound.layout, bound.choice, conf.place, chained))
+    listener.watch(df.sparkSession)
     operator = WindowOperator(
         plan, bound.layout, conf.place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
     )
-    packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, streaming=True), f"{_VNODE} int, {PAYLOAD} binary")
+    packed = df.select(*bound.projection).mapInArrow(_packer(plan, conf, bound.layout), f"{_VNODE} int, {PAYLOAD} binary")
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
     emitted = packed.groupBy(_VNODE).transformWithStateInPandas(
@@ -322,7 +320,7 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     output = checkpoint.note_batch(Planned(bound.layout, bound.choice, conf.place))
     results = (
         df.select(*bound.projection)
-        .mapInArrow(_packer(plan, conf, streaming=False), f"{_VNODE} int, {PAYLOAD} binary")
+        .mapInArrow(_packer(plan, conf, None), f"{_VNODE} int, {PAYLOAD} binary")
         .groupBy(_VNODE)
         .applyInArrow(_run_to_end(plan, conf.place, output), f"{output} binary")
         .mapInArrow(_unpack, bound.schema)
@@ -330,17 +328,21 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     return _with_time(results, bound)
 
 
-def _packer(plan: bytes, conf: Conf, *, streaming: bool) -> ArrowMap:
+def _packer(plan: bytes, conf: Conf, layout: Layout | None) -> ArrowMap:
+    """Pack for an operator over a stream, whose state has a layout, or over a batch DataFrame, where None is given."""
     place, instances = conf.place, conf.instances_per_partition
 
     def packer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if streaming:
+        updating = hashed = False
+        if layout is not None:
             checkpoint.state_root(place)  # raises here, before any row is read, what is wrong with it
+            updating = checkpoint.updating()
+            hashed = checkpoint.hashed(as_stored(layout, updating=updating))
         loaded = worker.loads(plan)
         from forebay.spark.pack import pack
 
-        updating = streaming and (checkpoint.updating() or loaded.firing is not None)
-        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances, updating=updating):
+        updating = updating or loaded.firing is not None
+        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances, updating=updating, hashed=hashed):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [_VNODE, PAYLOAD])
 
     return packer

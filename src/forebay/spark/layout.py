@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,12 +27,26 @@ APPLY, JOIN = "apply", "join("
 NAMESAKE = "#"
 """In the name of an input whose text is also that of another one: it goes by their order, which must not change then."""
 
+IDENTITY = "identity"
+"""What a layout has for how keys are told apart; layouts of state that was begun with Spark's hashes do not have it."""
+
 _TOKEN = re.compile(f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})")
 
 
 def layout_id(layout: Layout) -> str:
     """A short name for a layout; equal layouts have equal names."""
     return hashlib.sha256(_text(layout)).hexdigest()[:12]
+
+
+def as_stored(layout: Layout, *, updating: bool) -> Layout:
+    """The layout of state in append or update mode, which store it in different ways."""
+    return {**layout, IDENTITY: "siphash-2-4-128", **({"outputMode": "update"} if updating else {})}
+
+
+def as_begun(layout: Layout, first: Layout) -> Layout:
+    """A layout as state has it whose first one was another: how keys are told apart never changes."""
+    others = {name: value for name, value in layout.items() if name != IDENTITY}
+    return {**others, IDENTITY: first[IDENTITY]} if IDENTITY in first else others
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class Location:
         match = _TOKEN.fullmatch(token)
         if match is None or not filenames.is_instance(match["instance"]):
             raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
-        if match["layout"] not in (layout_id(layout), *directories):
+        if match["layout"] not in (layout_id(layout), layout_id(as_begun(layout, {})), *directories):
             raise changed(root, read(root, match["layout"]), layout)
         return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
 
@@ -108,7 +122,7 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     """The error for state of a layout under a query that now has another one."""
     differences = "".join(
         f"\n  {name}: the checkpoint has {_shown(before.get(name))}, the query now has {_shown(layout.get(name))}"
-        for name in sorted({*before, *layout})
+        for name in sorted({*before, *layout} - {IDENTITY})
         if before.get(name) != layout.get(name)
     )
     return LayoutChanged(
@@ -129,18 +143,44 @@ def _shown(value: Any) -> str:
     return "; ".join(f"{text} of {columns}" if columns else text for text, columns in read.items())
 
 
+_SINCE = "since"
+"""In the file of a later layout: the first micro-batch that ran with it. It counts when that one has been committed."""
+
+
 def forms(root: Root, name: str) -> list[Layout]:
     """The layouts that the state in a directory has had, the one that names it first."""
-    found = [read(root, name)]
-    with contextlib.suppress(FileNotFoundError):
-        while True:
-            found.append(_parsed(root, f"{name}/{filenames.LATER_LAYOUT.format(len(found))}"))
+    return [form for _, _, form in _forms(root, name)]
+
+
+def settled_forms(root: Root, name: str, committed: int) -> list[Layout]:
+    """The same without a layout that no micro-batch up to the last one that Spark has ``committed`` has run with.
+
+    The query may have been changed back since then, so that layout is forgotten.
+    """
+    found = []
+    for path, since, form in _forms(root, name):
+        if since > committed:
+            root.safe.delete([path])
+            break
+        found.append(form)
     return found
 
 
-def record(root: Root, name: str, history: Sequence[Layout], layout: Layout) -> None:
-    """Note that the state in a directory has a new layout from now on."""
-    root.safe.write(f"{name}/{filenames.LATER_LAYOUT.format(len(history))}", _text(layout))
+def _forms(root: Root, name: str) -> Iterator[tuple[str, int, Layout]]:
+    """The files of layouts in a directory, the first micro-batch that ran with each, and what they have."""
+    yield f"{name}/{filenames.LAYOUT}", -1, read(root, name)
+    for number in itertools.count(1):
+        path = f"{name}/{filenames.LATER_LAYOUT.format(number)}"
+        try:
+            form = _parsed(root, path)
+        except FileNotFoundError:
+            return
+        yield path, form.pop(_SINCE, -1), form
+
+
+def record(root: Root, name: str, history: Sequence[Layout], layout: Layout, since: int) -> None:
+    """Note that the state in a directory has a new layout from a micro-batch on, if that one is ever committed."""
+    root.safe.write(f"{name}/{filenames.LATER_LAYOUT.format(len(history))}", _text({**layout, _SINCE: since}))
 
 
 def read(root: Root, name: str) -> Layout:

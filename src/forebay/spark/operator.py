@@ -101,7 +101,7 @@ class WindowOperator(StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        yield from self._run(key[0], iter(()), timerValues)
+        yield from self._run(key[0], iter(()), timerValues, expired=expiredTimerInfo.getExpiryTimeInMs())
 
     def close(self) -> None:
         pass
@@ -109,11 +109,14 @@ class WindowOperator(StatefulProcessor):
     def _report(self, batch: int, operator: str, vnode: int, metrics: dict[str, float]) -> None:
         self._reporter.add({(str(worker.local_property("sql.streaming.queryId")), batch, operator, vnode): metrics})
 
-    def _run(self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues) -> Iterator[pd.DataFrame]:
+    def _run(
+        self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues, expired: int | None = None
+    ) -> Iterator[pd.DataFrame]:
+        """Take rows, fire, commit. ``expired`` is the timer that has run it, which Spark deletes itself."""
         import pandas as pd
 
         from forebay.spark import blobs, checkpoint
-        from forebay.spark.layout import Location
+        from forebay.spark.layout import Location, as_stored
         from forebay.spark.metrics import measured
 
         if self._plan is None:
@@ -122,7 +125,7 @@ class WindowOperator(StatefulProcessor):
 
         root = checkpoint.state_root(self._place)
         updating = checkpoint.updating()
-        layout = checkpoint.layout_in(self._layout, updating=updating)
+        layout = as_stored(self._layout, updating=updating)
         token, fired_until, timer = self._state.get() or (None, NEVER, None)
         known = checkpoint.directories(layout)
         location = Location.parse(root, token, layout, known) if token else Location.new(root, vnode, layout, known)
@@ -160,9 +163,9 @@ class WindowOperator(StatefulProcessor):
         finally:
             instance.close()
         following = _following(self._plan, clock, wall)
-        if timer is not None:
+        if timer not in (None, expired, following):
             self._handle.deleteTimer(timer)
-        if following is not None:
+        if following not in (None, timer):
             self._handle.registerTimer(following)
         self._state.update((str(location.at(version)) if version else None, fired_until, following))
 

@@ -7,7 +7,7 @@ results and combining pays, a blob holds those instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -31,25 +31,33 @@ COMBINER_PAYS = 0.7
 """Combining goes on while it leaves at most this share of the rows."""
 
 _CELL = "cell"
+_MOST_CELLS = 1 << 62
 
 
 def pack(
-    batches: Iterator[pa.RecordBatch], plan: WindowPlan, partitions: int, instances: int, *, updating: bool = False
+    batches: Iterator[pa.RecordBatch],
+    plan: WindowPlan,
+    partitions: int,
+    instances: int,
+    *,
+    updating: bool = False,
+    hashed: bool = False,
 ) -> Iterator[tuple[int, bytes | None]]:
     """Blobs of a task's rows, each with the id of its virtual node. Rows without a time belong to no window.
 
     Every virtual node also gets a None, so that the operator runs for all of them in every micro-batch. At most a chunk of
-    rows and one unfinished blob per virtual node are in memory.
+    rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys come beside the rows,
+    for state that was begun when keys were identified by those.
     """
     vnodes = vnode_ids(partitions, instances)
     writers = [BlobWriter() for _ in vnodes]
     combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
-    combined = _carrying_identity(plan) if combine and updating else plan
+    combined = _carrying_hashes(plan) if combine and updating and hashed else plan
     for chunk in _chunks(batches):
         cells = Cells.of(chunk, plan, len(vnodes))
         rows = _normalized(chunk, plan)
         if updating or not isinstance(plan.windows, AlignedWindows):
-            for name, values in _placed(chunk, plan).items():
+            for name, values in _placed(chunk, plan, hashed=hashed).items():
                 rows = rows.append_column(name, values)
         if combine:
             packed = partial_batch(combined, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
@@ -72,19 +80,25 @@ def pack(
             yield int(vnode), blob
 
 
-def _carrying_identity(plan: WindowPlan) -> WindowPlan:
-    """The plan with partial aggregates that also say which key they are of, in 128 bits."""
+def _carrying_hashes(plan: WindowPlan) -> WindowPlan:
+    """The plan with partial aggregates that also have the hashes of the key they are of."""
     assert isinstance(plan.aggregation, Aggregation)
     return replace(plan, aggregation=replace(plan.aggregation, carried=(HIGH, LOW)))
 
 
 class Cells:
-    """The cell of a row is its virtual node and slice as one integer, ordered by both, so that one sort serves both."""
+    """The cell of a row is its virtual node and slice as one integer, ordered by both, so that one sort serves both.
 
-    def __init__(self, codes: npt.NDArray[np.integer], first_slice: int, slice_length: int, span: int) -> None:
-        self.codes = codes
-        self.span = span
-        self._first, self._length = first_slice, slice_length
+    Attributes
+    ----------
+    codes : array
+        The cells: the virtual node's position times ``span``, plus the slice's number.
+    span : int
+        Numbers of slices are below it.
+    """
+
+    def __init__(self, codes: npt.NDArray[np.integer], span: int, slices: Callable[[Times], Times]) -> None:
+        self.codes, self.span, self._slices = codes, span, slices
 
     @classmethod
     def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int) -> Cells:
@@ -94,14 +108,19 @@ class Cells:
             first, last = int(slices.min()), int(slices.max())
         else:  # rows have no slices: all are in one
             length, first, last, slices = 1, 0, 0, np.zeros(1, np.int64)
-        span = (last - first) // length + 1
         vnode = (chunk[HIGH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
-        codes = vnode * span + (slices - first) // length if span > 1 else vnode
-        return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, first, length, span)
+        span = (last - first) // length + 1
+        if vnodes * span <= _MOST_CELLS:
+            numbers, starts = (slices - first) // length, lambda numbers: numbers * length + first
+        else:  # rows that are far apart: only slices that there are get a number
+            there, numbers = np.unique(slices, return_inverse=True)
+            span, starts = len(there), there.__getitem__
+        codes = vnode * span + numbers if span > 1 else vnode
+        return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, span, starts)
 
-    def slices(self, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    def slices(self, codes: npt.NDArray[np.integer]) -> Times:
         """Starts of the slices of cells."""
-        return codes.astype(np.int64) % self.span * self._length + self._first
+        return self._slices(codes.astype(np.int64) % self.span)
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,9 +158,11 @@ def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=plan.packed)
 
 
-def _placed(chunk: pa.RecordBatch, plan: WindowPlan) -> dict[str, pa.Array]:
-    """What says which window of its key a row is in, by column name."""
-    columns = {HIGH: chunk[HIGH], LOW: chunk[LOW] if LOW in chunk.schema.names else chunk[HIGH]}
+def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[str, pa.Array]:
+    """What says which key a row is of, beside what is packed, and which window of its key it is in; by column name."""
+    columns = {name: chunk[name] for name in plan.identity if name not in plan.packed.names}
+    if hashed:
+        columns |= {HIGH: chunk[HIGH], LOW: chunk[LOW] if LOW in chunk.schema.names else chunk[HIGH]}
     windows = plan.windows
     if isinstance(windows, CustomWindows):
         times = chunk[TIME].cast(pa.int64()).to_numpy()
@@ -155,7 +176,7 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan) -> dict[str, pa.Array]:
         if windows.ett is not None:
             bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
             columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
-        if windows.shared:
+        if windows.shared and hashed:
             columns |= {HIGH: pa.array(np.zeros_like(times)), LOW: pa.array(np.zeros_like(times))}
     elif END in chunk.schema.names:
         columns |= {START: chunk[TIME].cast(pa.int64()), END: chunk[END].cast(pa.int64())}

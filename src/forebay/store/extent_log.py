@@ -25,6 +25,7 @@ from forebay.store import filenames, files
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
+from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
@@ -64,7 +65,7 @@ class ExtentLog:
         self._directory = directory
         self._options = options
         self._archive = archive
-        self.base = base = self._manifest(version) if version else Manifest()
+        self.base = base = self._manifest(version) if version else Manifest(secret=new_secret())
         self._segments = dict(base.segments)
         self._extents: dict[int, list[Extent]] = {}
         for extent in base.extents:
@@ -168,13 +169,7 @@ class ExtentLog:
         """Make what the log holds now the next version, durable when this returns; the log goes on from there."""
         self._seal()
         live = {extent.segment for extent in self._live()}
-        history = ((self.base.version,) if self.base.version else ()) + self.base.history
-        if self.base.version and not (self._directory / filenames.manifest(self.base.version)).exists():
-            raise StateDirectoryError(
-                f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
-                "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
-            )
-        kept = self._existing(history[: self._options.retain_versions - 1])
+        kept = self._kept()
         manifest = Manifest(
             version=self._next,
             history=tuple(kept),
@@ -182,6 +177,7 @@ class ExtentLog:
             fired_until=fired_until,
             counters=counters,
             batch=batch,
+            secret=self.base.secret,
             segments={name: segment for name, segment in self._segments.items() if name in live},
             extents=tuple(extent for group in sorted(self._extents) for extent in self._extents[group]),
         )
@@ -282,10 +278,21 @@ class ExtentLog:
             self._fetch(filenames.manifest(version))
         return manifests.read(self._directory, version)
 
-    def _existing(self, versions: Iterable[Version]) -> dict[Version, Manifest]:
-        """The manifests of versions, but for those that were collected while fewer were kept."""
-        found = {}
-        for version in versions:
+    def _kept(self) -> dict[Version, Manifest]:
+        """The manifests of the versions that are kept beside a new one, but for those that were collected while fewer were.
+
+        The version that was opened must be among them. Without it nothing would be known of what others need.
+        """
+        if self.base.version is None:
+            return {}
+        try:
+            found = {self.base.version: manifests.read(self._directory, self.base.version)}
+        except VersionNotFound as error:
+            raise StateDirectoryError(
+                f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
+                "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
+            ) from error
+        for version in self.base.history[: self._options.retain_versions - 2]:
             with contextlib.suppress(VersionNotFound):
                 found[version] = self._manifest(version)
         return found

@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames, files
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Segment
 
-FORMAT = 3
+FORMAT = 4
+
+_READABLE = {b"3", b"4"}
+"""Manifests of format 3 have no secret."""
 
 KIND_BITS = 61
 INDEXES = 1 << KIND_BITS
@@ -39,9 +42,10 @@ class Counters:
     windows_fired: int = 0
     rows_out: int = 0
 
-    def __add__(self, other: Counters) -> Counters:
-        mine = asdict(self)
-        return Counters(**{name: mine[name] + value for name, value in asdict(other).items()})
+    def __add__(self, other: Self) -> Self:
+        if type(self) is not type(other):
+            return NotImplemented
+        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class Manifest:
 
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, None in the empty store;
     ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they
-    name and this one does not: files that go when those versions do; ``batch`` is the micro-batch that made it.
+    name and this one does not: files that go when those versions do; ``batch`` is the micro-batch that made it; ``secret``
+    is what keys are identified under (`forebay.store.identity`), None in stores that were begun before there was one.
     """
 
     version: Version | None = None
@@ -61,6 +66,7 @@ class Manifest:
     segments: Mapping[str, Segment] = field(default_factory=dict)
     extents: tuple[Extent, ...] = ()
     batch: int | None = None
+    secret: str | None = None
 
     @property
     def rows(self) -> int:
@@ -103,9 +109,9 @@ def parse(data: bytes, path: Path) -> Manifest:
     words = header.split(b" ")
     if len(words) != 4 or words[:2] != [b"forebay", b"manifest"]:
         raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {_RESTORE}")
-    if words[2] != str(FORMAT).encode():
+    if words[2] not in _READABLE:
         raise CorruptState(
-            f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads version {FORMAT}. "
+            f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 and {FORMAT}. "
             "Run the forebay release that wrote it."
         )
     if words[3] != f"{zlib.crc32(body):08x}".encode():
@@ -132,6 +138,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "stale": manifest.stale,
         "batch": manifest.batch,
         "fired_until": manifest.fired_until,
+        "secret": manifest.secret,
         "counters": asdict(manifest.counters),
         "segments": [asdict(segment) for segment in manifest.segments.values()],
         "extents": extents,
@@ -151,6 +158,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         stale=content["stale"],
         batch=content["batch"],
         fired_until=content["fired_until"],
+        secret=content.get("secret"),
         counters=Counters(**content["counters"]),
         segments={segment.name: segment for segment in segments},
         extents=tuple(

@@ -1,0 +1,120 @@
+"""State that earlier releases wrote: it is read, and the query goes on with it as if nothing had changed.
+
+`tests/golden/format-<n>/<operator>/` is a store instance after two micro-batches, as the release wrote it whose format of
+manifests was ``n``. ``python tests/test_golden.py`` writes that of the release at hand.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.joins import WindowJoin
+from forebay.patterns import Pattern
+from forebay.store import filenames, open_stores
+from forebay.store.aligned import SLICE
+from forebay.store.manifest import FORMAT
+from forebay.store.options import Options
+from forebay.windowing import END_OF_TIME, NEVER, WindowPlan, open_instance
+from forebay.windows import END, HIGH, LOW, START, AlignedWindows, CountWindows, FirstRows, Intervals, SessionWindows
+
+GOLDEN = Path(__file__).parent / "golden"
+FORMATS = sorted(path.name for path in GOLDEN.iterdir())
+
+COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
+TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ansi": True})
+MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
+BOUNDS = pa.struct([("start", pa.timestamp("us")), ("end", pa.timestamp("us"))])
+NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+GAP, UNTIL = 7, 25
+
+
+def planned(windows, pattern, *aggregates, bounds=BOUNDS):
+    schema = pa.schema([("window", bounds), ("k", pa.string()), *((each.label, each.result) for each in aggregates)])
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    return WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), aggregates), pattern, schema, Options(1 << 20))
+
+
+def joining():
+    packed = pa.schema([("k0", pa.string()), ("side", pa.bool_()), ("a0", pa.int64())])
+    schema = pa.schema([("event_time", pa.timestamp("us")), ("k", pa.string()), ("left", pa.int64()), ("right", pa.int64())])
+    join = WindowJoin("full", "side", ("a0",), ("a0",))
+    return WindowPlan(Intervals(-5, 5, 4), packed, ("k0",), join, Pattern.AUR, schema, Options(1 << 20))
+
+
+def remembering():
+    schema = pa.schema([("k", pa.string()), ("a", pa.int64())])
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    options = Options(1 << 20)
+    return WindowPlan(FirstRows(), packed, (), Aggregation((), ()), Pattern.RMW, schema, options, identified_by=("k0",))
+
+
+PLANS = {
+    "tumbling-median": planned(AlignedWindows(20, 20), Pattern.AAR, COUNT, MEDIAN),
+    "sliding-sum": planned(AlignedWindows(20, 10), Pattern.RMW, COUNT, TOTAL),
+    "session-median": planned(SessionWindows(), Pattern.AUR, COUNT, MEDIAN),
+    "session-sum": planned(SessionWindows(), Pattern.RMW, COUNT, TOTAL),
+    "count-median": planned(CountWindows(5, 3), Pattern.AUR, COUNT, MEDIAN, bounds=NUMBERS),
+    "dedupe": remembering(),
+    "interval-join": joining(),
+}
+
+
+def batch(plan, number):
+    """A micro-batch of forty rows in 20 us, as pack hands it over."""
+    chance = np.random.default_rng(number)
+    times = np.sort(chance.integers(number * 20, number * 20 + 20, 40))
+    keys = chance.integers(0, 9, 40)
+    columns = {"k0": [f"user {key}" for key in keys], "a0": chance.integers(0, 100, 40), HIGH: keys + 7, LOW: keys * keys}
+    if isinstance(plan.windows, AlignedWindows):
+        return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], SLICE: plan.windows.slice_starts(times)})
+    if not isinstance(plan.windows, CountWindows):
+        columns |= {START: times, END: times + GAP}
+    if isinstance(plan.windows, Intervals):
+        columns |= {"side": chance.random(40) < 0.5}
+    return pa.record_batch(columns)
+
+
+def run(plan, directory, version, numbers, until):
+    """The results of some micro-batches, one by one, and the version after them."""
+    results = []
+    for number in numbers:
+        open_stores._open.clear()
+        before = NEVER if number == 0 else number * 20 - 5
+        instance = open_instance(plan, directory, version, before)
+        instance.ingest(batch(plan, number))
+        fired = instance.fire(until if number == numbers[-1] else number * 20 + 15)
+        results += [row for result in fired for row in result.to_pylist()]
+        version = instance.commit(number)
+        instance.close()
+    return results, version
+
+
+def newest(directory):
+    versions = (filenames.version_of(path.name) for path in directory.iterdir())
+    return max((version for version in versions if version), key=lambda version: version.number)
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("written", FORMATS)
+def test_goes_on(tmp_path, written, name):
+    plan, directory = PLANS[name], tmp_path / "golden"
+    shutil.copytree(GOLDEN / written / name, directory)
+    found, _ = run(plan, directory, newest(directory), [2, 3], END_OF_TIME)
+    _, version = run(plan, tmp_path / "fresh", None, [0, 1], 35)
+    expected, _ = run(plan, tmp_path / "fresh", version, [2, 3], END_OF_TIME)
+    assert len(expected) > 5
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+if __name__ == "__main__":
+    for name, plan in PLANS.items():
+        directory = GOLDEN / f"format-{FORMAT}" / name
+        shutil.rmtree(directory, ignore_errors=True)
+        _, version = run(plan, directory, None, [0, 1], 35)
+        sys.stdout.write(f"{directory.relative_to(GOLDEN)}: version {version}\n")
