@@ -1,12 +1,15 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from forebay import cli
-from forebay.errors import InvalidArgument
+from forebay import cli, state_commands
+from forebay.errors import CorruptState, InvalidArgument
 
 
 def invoke(*arguments):
@@ -21,6 +24,19 @@ def test_generate_writes_files_in_order(tmp_path):
     assert [table.num_rows for table in tables] == [368, 368, 184]
     times = [time for table in tables for time in table["dateTime"].to_pylist()]
     assert times == sorted(times)
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path):
+    def batches():
+        yield pa.record_batch({"n": [1, 2]})
+        assert out.exists()
+        raise CorruptState("damaged")
+
+    for out in (tmp_path / "rows.parquet", tmp_path / "rows.csv"):
+        with pytest.raises(CorruptState):
+            state_commands._written(batches(), out)
+        assert not out.exists()
+        assert not [link for link in Path("/proc/self/fd").iterdir() if str(out) in os.path.realpath(link)]
 
 
 def test_queries_are_listed():

@@ -150,6 +150,17 @@ def test_a_large_window_fires_within_its_memory(tmp_path):
     assert sum(n for result in results for n in result["n"].to_pylist()) == 100_000
 
 
+def test_catching_up_looks_at_each_slice_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("forebay.windowing._TOGETHER_BYTES", 1)
+    windows = AlignedWindows(10, 10)
+    instance, dropped = WindowInstance(plan(windows, Pattern.AAR), tmp_path, None), []
+    instance.ingest(packed(windows, [(i, f"user {i % 3}", i) for i in range(3000)]))
+    drop = instance._store.drop
+    monkeypatch.setattr(instance._store, "drop", lambda slices: (dropped.extend(slices), drop(slices)))
+    assert sum(result.num_rows for result in instance.fire(2990)) == 299 * 3
+    assert dropped == list(range(0, 2990, 10))
+
+
 def test_first_and_last_of_sliding_count_windows(tmp_path):
     """Partial aggregates of a key's slices stay in the order of its rows, through flushes and restarts."""
     from forebay.unaligned_windowing import CountInstance

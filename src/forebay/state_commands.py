@@ -164,15 +164,21 @@ def _written(batches: Iterable[Any], out: Path) -> int:
     if out.suffix not in writers:
         raise InvalidArgument(f"{out} must end with {' or '.join(writers)}")
     rows, writer = 0, None
-    for batch in batches:
-        try:
-            writer = writer or writers[out.suffix](out, batch.schema)
-            writer.write_batch(batch)
-        except pa.ArrowInvalid as error:
-            raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
-        except OSError as error:
-            raise InvalidArgument(f"{out} cannot be written: {error}") from error
-        rows += batch.num_rows
+    try:
+        for batch in batches:
+            try:
+                writer = writer or writers[out.suffix](out, batch.schema)
+                writer.write_batch(batch)
+            except pa.ArrowInvalid as error:
+                raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
+            except OSError as error:
+                raise InvalidArgument(f"{out} cannot be written: {error}") from error
+            rows += batch.num_rows
+    except BaseException:
+        if writer is not None:  # what is there is not all of it
+            writer.close()
+            out.unlink()
+        raise
     if writer is None:
         raise InvalidArgument("there are no rows to write")
     writer.close()

@@ -1,7 +1,9 @@
 """What cannot run is refused before the query starts, by an error of ours that names the fix."""
 
+import logging
 import subprocess
 import sys
+import threading
 
 import pytest
 from pyspark.sql import functions as F
@@ -15,6 +17,7 @@ from forebay.errors import (
     UnsupportedConfiguration,
     UnsupportedType,
 )
+from forebay.spark.binding import analysis
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,22 @@ def test_no_watermark(spark):
     df = spark.readStream.format("rate").load()
     with pytest.raises(MissingWatermark, match=r'df\.withWatermark\("timestamp", "10 minutes"\)'):
         hourly(df).agg(fb.count("*"))
+
+
+def test_the_watermark_is_on_another_column(spark, df):
+    """After a join the event time is that of the pair; to define a second watermark would lose all rows silently."""
+    left = df.select("timestamp", "n", "s")
+    joined = fb.interval_join(left, left.withColumnRenamed("timestamp", "at"), "n", "0 seconds", "1 minute", how="left")
+    with pytest.raises(MissingWatermark, match="The watermark of this DataFrame is on event_time: window over that column"):
+        fb.groupBy(joined, fb.window("timestamp", "1 hour")).agg(fb.count("*"))
+    again = joined.withWatermark("timestamp", "1 minute")
+    with pytest.raises(
+        InvalidArgument, match="withWatermark on timestamp gives the results of an operator of forebay another"
+    ):
+        fb.groupBy(again, fb.window("timestamp", "1 hour")).agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match="withWatermark on at"):
+        fb.dedupe(joined.withWatermark("at", "1 minute").where("n > 1"), "n", "1 hour")
+    fb.groupBy(joined, fb.window("event_time", "1 hour")).agg(fb.count("*"))
 
 
 def test_an_expression_has_no_watermark(df):
@@ -128,6 +147,60 @@ def test_keys_of_an_unsupported_type(df):
 def test_a_window_that_is_none(df):
     with pytest.raises(InvalidArgument, match=r"write for example fb.window"):
         fb.groupBy(df, "timestamp").agg(fb.count("*"))
+
+
+def test_triggers_that_change_nothing(df):
+    grouped = fb.groupBy(df, fb.window("timestamp", "1 hour"))
+    for nothing in (
+        {},
+        {"accumulate": False},
+        {"allowedLateness": "0 seconds"},
+        {"accumulate": False, "idleTimeout": "1 hour"},
+    ):
+        with pytest.raises(InvalidArgument, match=r"trigger\(\) needs every or allowedLateness"):
+            grouped.trigger(**nothing)
+    with pytest.raises(InvalidArgument, match="called twice"):
+        grouped.trigger(idleTimeout="1 hour").trigger(every="1 minute")
+
+
+def test_planning_from_two_threads_leaves_errors_logged_as_before():
+    logger, entered, left = logging.getLogger("DataFrameQueryContextLogger"), threading.Event(), threading.Event()
+    record = logging.makeLogRecord({"levelno": logging.ERROR})
+
+    def plan():
+        with analysis():
+            entered.set()
+            left.wait(10)
+            assert not logger.filter(record)
+
+    other = threading.Thread(target=plan)
+    with analysis():
+        other.start()
+        assert entered.wait(10)
+        assert not logger.filter(record)
+    assert logger.filter(record)
+    left.set()
+    other.join()
+    assert logger.filter(record)
+    assert not logger.disabled
+
+
+def test_all_settings_that_are_wrong_are_named_at_once(spark, df):
+    wrong = {
+        "spark.sql.streaming.stateStore.providerClass": "org.example.Other",
+        "spark.forebay.memoryMB": "much",
+        "spark.forebay.durability": "none",
+    }
+    before = {name: spark.conf.get(name, None) for name in wrong}
+    for name, value in wrong.items():
+        spark.conf.set(name, value)
+    try:
+        with pytest.raises(UnsupportedConfiguration) as caught:
+            hourly(df).agg(fb.count("*"))
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+    assert all(name in str(caught.value) for name in wrong)
 
 
 def test_apply_stands_alone(df):

@@ -1,6 +1,9 @@
 """Continuous joins of streams equal Spark's batch joins with a condition on the ends of lives."""
 
+import logging
+
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from sides_to_join import files, run, same, stream
 
@@ -40,6 +43,27 @@ def test_batch_with_a_column_of_the_right_side(spark, sources):
     left, right = (spark.read.parquet(str(path)) for path in sources)
     found = fb.continuous_join(left, right, ["key"], F.col("only_2") < -1, timeColumn="ts")
     assert same(found, expected(spark, sources, ("false", "only_2 < -1"))) > 200
+
+
+@pytest.mark.parametrize("expression", [F.expr, F.col], ids=["sql", "column"])
+def test_a_condition_of_one_side_is_no_error_to_log(spark, sources, expression):
+    records = []
+    loggers = [logging.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    handler = logging.Handler()
+    handler.emit = records.append
+    for logger in loggers:
+        logger.addHandler(handler)
+    left, right = (spark.read.parquet(str(path)) for path in sources)
+    try:
+        until = "only_2 < -1" if expression is F.expr else F.col("only_2") < -1
+        fb.continuous_join(left, right, ["key"], until, timeColumn="ts")
+        assert not records
+        with pytest.raises(AnalysisException):
+            left.select(expression("only_2"))
+        assert len(records) == 1
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def test_what_cannot_be_joined(spark, sources):

@@ -33,6 +33,12 @@ def test_explain_of_a_batch(spark, capsys):
     assert "pattern     AAR, append and aligned read" in capsys.readouterr().out
 
 
+def test_progress_adds_up():
+    one = fb.Progress(rows_in=3, rows_out=1, state_rows=2, state_bytes=100)
+    assert one + one == fb.Progress(rows_in=6, rows_out=2, state_rows=4, state_bytes=200)
+    assert sum([one, one], fb.Progress()) == one + one
+
+
 def test_explain_of_another_plan(ticks, capsys):
     fb.explain(ticks)
     assert "no operator of forebay in this plan" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Metrics by micro-batch and operator: for Python, for a listener, for Prometheus."""
 
 import socket
+import urllib.error
 import urllib.request
 
 import pytest
@@ -64,13 +65,26 @@ def test_old_micro_batches_are_added_up(query, monkeypatch):
     }
 
 
+def test_of_a_query_that_has_ended_little_is_kept(query):
+    ended, _ = query
+    mine = {key: values for key, values in metrics._kept().items() if key[0] == str(ended.id)}
+    assert {vnode for _, _, _, vnode in mine} == {metrics.ALL_NODES}
+    assert len(mine) == len(fb.recent_metrics(ended)) + 1  # those of older micro-batches are one more
+    for number in range(metrics.ENDED_QUERIES):
+        metrics.retire(f"query {number}")
+    assert fb.recent_metrics(ended) == []
+
+
 def test_prometheus_is_shown_them(spark, stream, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     spark.conf.set("spark.forebay.prometheusPort", str(port))
     try:
-        ended = run(counts(stream.streaming("1 second"), WINDOW, ["key"], fb.sum("x")), tmp_path / "ck")
+        planned = counts(stream.streaming("1 second"), WINDOW, ["key"], fb.sum("x"))
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")
+        ended = run(planned, tmp_path / "ck")
     finally:
         spark.conf.unset("spark.forebay.prometheusPort")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:

@@ -1,10 +1,14 @@
 """Compaction of segments: live extents move to other files inside the kernel."""
 
+import errno
+import os
+
 import pyarrow as pa
 import pytest
 
-from forebay.errors import CorruptState
+from forebay.errors import CorruptState, StateDirectoryError
 from forebay.store import extent_log
+from forebay.store import manifest as manifests
 from forebay.store.extent_log import ExtentLog
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
@@ -34,6 +38,55 @@ def test_live_extents_move_without_being_read(log, tmp_path):
     assert [batch for group in (3, 7) for batch in again.read(group)] == [rows(3), rows(7)]
     assert log.zero_copy_bytes == again.bytes_of([3, 7])
     assert again.disk_bytes < 1.5 * log.zero_copy_bytes
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV])
+def test_live_extents_move_where_the_kernel_cannot_copy(log, tmp_path, monkeypatch, refusal):
+    def refused(*_, **__):
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(os, "copy_file_range", refused)
+    monkeypatch.setattr("forebay.store.files._COPIED_AT_ONCE", 1000)
+    test_live_extents_move_without_being_read(log, tmp_path)
+
+
+def test_a_full_disk_is_no_reason_to_copy_otherwise(log, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "copy_file_range", full)
+    with pytest.raises(StateDirectoryError, match="No space left"):
+        log.compact(1.5)
+
+
+@pytest.mark.parametrize("when", ["before it looks", "while it looks"])
+def test_an_attempt_that_was_overtaken_removes_nothing(tmp_path, monkeypatch, when):
+    """A newer run commits twice, so that the version that the older attempt began from goes."""
+
+    def overtake():
+        monkeypatch.setattr(manifests, "read", read)
+        for group in (1, 2):
+            newer.append(group, rows(group))
+            versions.append(newer.commit(None, Counters()))
+
+    def read_at_last(directory, version):
+        overtake()
+        return read(directory, version)
+
+    first = ExtentLog(tmp_path, None, Options())
+    first.append(0, rows(0))
+    version, versions, read = first.commit(None, Counters()), [], manifests.read
+    older, newer = (ExtentLog(tmp_path, version, Options()) for _ in range(2))
+    older.append(1, rows(1))
+    if when == "before it looks":
+        overtake()
+    else:
+        monkeypatch.setattr(manifests, "read", read_at_last)
+    with pytest.raises(StateDirectoryError, match="a newer run of the query has overtaken it"):
+        older.commit(None, Counters())
+    for number, there in enumerate(versions):
+        again = ExtentLog(tmp_path, there, Options())
+        assert [batch for group in again.groups for batch in again.read(group)] == [rows(n) for n in range(number + 2)]
 
 
 def test_files_that_are_mostly_live_stay(log):

@@ -7,12 +7,13 @@ refuses is refused here with Spark's reason.
 from __future__ import annotations
 
 import contextlib
-import logging
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -30,6 +31,7 @@ from forebay.spark.inputs import Inputs, identity, nullable_within, require_supp
 from forebay.spark.layout import APPLY, Layout
 from forebay.spark.sides import SIDE, Sides
 from forebay.spark.timewindows import CustomWindow, Window, quoted, seconds, text_of
+from forebay.spark.watermarks import redefined
 from forebay.windowing import WindowPlan
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, GlobalWindow
 
@@ -188,12 +190,32 @@ def time_of(df: DataFrame, column: Column | str | None) -> Column:
     with analysis():
         field = df.select(time).schema.fields[0]
     require_timestamp(field)
-    if df.isStreaming and WATERMARK not in field.metadata:
-        raise MissingWatermark(
-            f"the time column {field.name} has no watermark, so its windows would never fire. "
-            f'Write df.withWatermark("{field.name}", "10 minutes") with the delay you accept.'
-        )
+    if df.isStreaming:
+        _require_watermark(df, field)
     return time
+
+
+def _require_watermark(df: DataFrame, time: T.StructField) -> None:
+    """`MissingWatermark` unless a time column has the only watermark that there can be."""
+    column = redefined(df._jdf.queryExecution().analyzed().toString())
+    if column is not None:
+        raise InvalidArgument(
+            f"withWatermark on {column} gives the results of an operator of forebay another watermark, with which no window "
+            "would ever fire. Leave it out: the results have the watermark of what they were made of, on their window or on "
+            "event_time."
+        )
+    if WATERMARK in time.metadata:
+        return
+    others = [field.name for field in df.schema.fields if WATERMARK in field.metadata]
+    if others:
+        raise MissingWatermark(
+            f"the time column {time.name} has no watermark, so its windows would never fire. The watermark of this "
+            f"DataFrame is on {others[0]}: window over that column instead."
+        )
+    raise MissingWatermark(
+        f"the time column {time.name} has no watermark, so its windows would never fire. "
+        f'Write df.withWatermark("{time.name}", "10 minutes") with the delay you accept.'
+    )
 
 
 def require_timestamp(field: T.StructField) -> None:
@@ -257,8 +279,7 @@ _NO_COLUMN = ("UNRESOLVED_COLUMN", "MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRA
 @contextlib.contextmanager
 def analysis() -> Iterator[None]:
     """What Spark's analysis refuses becomes an error of ours, without the stack trace that Spark would log."""
-    logger = logging.getLogger("DataFrameQueryContextLogger")
-    disabled, logger.disabled = logger.disabled, True
+    _quiet.depth = getattr(_quiet, "depth", 0) + 1
     try:
         yield
     except PySparkException as error:
@@ -266,4 +287,11 @@ def analysis() -> Iterator[None]:
         kind = UnknownColumn if (error.getCondition() or "").startswith(_NO_COLUMN) else InvalidArgument
         raise kind(f"Spark refuses this expression: {reason}") from error
     finally:
-        logger.disabled = disabled
+        _quiet.depth -= 1
+
+
+_quiet = threading.local()
+"""How many `analysis` blocks a thread is in."""
+
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(lambda record: not getattr(_quiet, "depth", 0))

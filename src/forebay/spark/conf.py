@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from pyspark.sql import SparkSession
 
-from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
 from forebay.spark.places import Durability, Place, local_path
 from forebay.store.archive import archive_at
 from forebay.store.options import Options
@@ -25,6 +26,8 @@ WATERMARK = "spark.watermarkDelayMs"
 """The key under which Spark keeps a watermark's delay in its column's metadata."""
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+Setting = TypeVar("Setting")
 
 
 @dataclass(frozen=True)
@@ -61,22 +64,42 @@ class Conf:
     prometheus_port: int | None = None
 
     @classmethod
-    def of(cls, session: SparkSession) -> Conf:
-        """The settings of a session; `UnsupportedConfiguration` names one that cannot be used."""
-        return cls(
-            memory_mb=_integer(session, "memoryMB", cls.memory_mb, 8),
-            instances_per_partition=_integer(session, "instancesPerPartition", cls.instances_per_partition, 1),
-            retain_batches=_integer(session, "retainBatches", cls.retain_batches, 2),
+    def of(cls, session: SparkSession, *, streaming: bool = False) -> Conf:
+        """The settings of a session in which an operator can run; an error of ours has all that is wrong with them.
+
+        ``streaming`` says whether it is to run over a stream, which needs more.
+        """
+        problems: list[ForebayError] = []
+
+        def read(reader: Callable[..., Setting], *arguments: Any) -> Setting:
+            try:
+                return reader(session, *arguments)
+            except ForebayError as error:
+                problems.append(error)
+                return cast(Setting, None)
+
+        read(require_forebay_in_workers)
+        if streaming:
+            read(_require_rocksdb)
+        conf = cls(
+            memory_mb=read(_integer, "memoryMB", cls.memory_mb, 8),
+            instances_per_partition=read(_integer, "instancesPerPartition", cls.instances_per_partition, 1),
+            retain_batches=read(_integer, "retainBatches", cls.retain_batches, 2),
             place=Place(
-                state_directory=_state_directory(session),
-                local_directory=_local_directory(session),
-                durability=cast(Durability, _choice(session, "durability", "checkpoint", "local")),
+                state_directory=read(_state_directory),
+                local_directory=read(_local_directory),
+                durability=cast(Durability, read(_choice, "durability", "checkpoint", "local")),
             ),
-            write_buffer_mb=_integer(session, "writeBufferMB", 0, 0) or None,
-            read_batch_ratio=_number(session, "readBatchRatio", cls.read_batch_ratio),
-            max_space_amplification=_number(session, "maxSpaceAmplification", cls.max_space_amplification),
-            prometheus_port=_integer(session, "prometheusPort", 0, 0) or None,
+            write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,
+            read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
+            max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),
+            prometheus_port=read(_integer, "prometheusPort", 0, 0) or None,
         )
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            raise UnsupportedConfiguration("\n".join(f"* {problem}" for problem in problems))
+        return conf
 
     @property
     def options(self) -> Options:
@@ -93,7 +116,7 @@ class Conf:
             raise UnsupportedConfiguration(f"{error} (settings under {PREFIX})") from error
 
 
-def require_rocksdb(session: SparkSession) -> None:
+def _require_rocksdb(session: SparkSession) -> None:
     """Spark's own state must be in RocksDB: ``transformWithStateInPandas`` runs on no other provider."""
     provider = session.conf.get(PROVIDER, None)
     if provider is None or not provider.endswith(".RocksDBStateStoreProvider"):
@@ -103,14 +126,23 @@ def require_rocksdb(session: SparkSession) -> None:
         )
 
 
+def use_this_python(session: SparkSession) -> None:
+    """Have a local session run its workers with the driver's own Python, unless the user has named another one."""
+    context = session.sparkContext
+    named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if str(context.master).startswith("local") and not named:
+        context.pythonExec = sys.executable
+
+
 def require_forebay_in_workers(session: SparkSession) -> None:
     """The Python that a local session runs its workers with must have forebay. Of a cluster's nothing is known here."""
+    use_this_python(session)
     context = session.sparkContext
     if not str(context.master).startswith("local") or not _lacks_forebay(context.pythonExec):
         return
     raise UnsupportedConfiguration(
         f"Spark runs its Python workers with {context.pythonExec!r}, which cannot import forebay. Set the environment "
-        f"variable PYSPARK_PYTHON to {sys.executable} before the session is made."
+        f"variable PYSPARK_PYTHON to {sys.executable} before the session is made, or leave it unset."
     )
 
 

@@ -28,6 +28,12 @@ Key = tuple[str, int, str, int]
 KEPT_BATCHES = 100
 """Micro-batches whose metrics are kept, of each operator; older ones are added up."""
 
+ENDED_QUERIES = 16
+"""Queries that have ended whose metrics are kept, of all of an operator's virtual nodes together; the newest ones."""
+
+ALL_NODES = -1
+"""The number of the virtual node that stands for all of an operator."""
+
 EARLIER = -1
 """The number of the micro-batch that stands for all older ones."""
 
@@ -62,6 +68,8 @@ SIZES = {
 
 
 _lock = threading.RLock()
+_ended: dict[str, None] = {}
+"""Queries that have ended, in that order."""
 
 
 class _Latest(AccumulatorParam[dict[Key, dict[str, float]]]):
@@ -217,6 +225,31 @@ def fold() -> None:
                 query, batch, operator, vnode = key
                 if batch in old[query, operator]:
                     _add(value.setdefault((query, EARLIER, operator, vnode), {}), value.pop(key), UNITS)
+
+
+def retire(query: str) -> None:
+    """Keep less of a query that has ended: no virtual nodes, and nothing of queries that ended long before."""
+    with _lock:
+        _ended.pop(query, None)
+        _ended[query] = None
+        gone = {*list(_ended)[:-ENDED_QUERIES]}
+        for accumulator in _accumulators.values():
+            value = accumulator.value
+            for key in list(value):
+                of, batch, operator, vnode = key
+                if of in gone:
+                    del value[key]
+                elif of == query and vnode != ALL_NODES:
+                    metrics = value.pop(key)
+                    _add(value.setdefault((query, batch, operator, ALL_NODES), {}), metrics, metrics)
+        for each in gone:
+            del _ended[each]
+
+
+def revive(query: str) -> None:
+    """A query that had ended goes on."""
+    with _lock:
+        _ended.pop(query, None)
 
 
 def _batches(query: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,11 @@ from forebay.store import filenames
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
+
+_NO_COPY = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.EBADF}
+"""What ``copy_file_range`` fails with where a file system, or a container's filter of system calls, does not have it."""
+
+_COPIED_AT_ONCE = 1 << 20
 
 
 @contextlib.contextmanager
@@ -53,9 +59,16 @@ def write(descriptor: int, data: bytes | memoryview, path: Path) -> None:
 
 
 def copy(source: int, offset: int, length: int, descriptor: int, path: Path) -> int:
-    """Append bytes of an open file without reading them into this process; how many there were."""
+    """Append bytes of an open file, inside the kernel where the file system can do that; how many there were."""
     with reported("copy into", path):
-        return os.copy_file_range(source, descriptor, length, offset_src=offset)
+        try:
+            return os.copy_file_range(source, descriptor, length, offset_src=offset)
+        except OSError as error:
+            if error.errno not in _NO_COPY:
+                raise
+        data = os.pread(source, min(length, _COPIED_AT_ONCE), offset)
+    write(descriptor, data, path)
+    return len(data)
 
 
 def publish(path: Path, data: bytes) -> None:

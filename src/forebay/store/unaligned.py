@@ -396,7 +396,7 @@ class UnalignedStore:
     def _write_index(self) -> None:
         """Append the windows that changed, or write all of them when that has become cheaper than reading the changes."""
         groups = self._groups(_INDEX)
-        rows = self._log.rows_of(groups) + self.index.touched
+        rows = self._log.rows_of(groups[1:]) + self.index.touched  # the first group has all slots that there were
         most = max(_MOST_CHANGES, self.index.capacity // _SLOTS_PER_CHANGE)
         everything = rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(groups) >= most
         if everything:

@@ -1,0 +1,133 @@
+"""What a query is told when it starts, and warned of while it runs."""
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
+from streams import generate
+from test_recovery import run
+
+import forebay as fb
+from forebay.errors import UnsupportedConfiguration
+from forebay.spark import listener
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def stream(spark, tmp_path_factory):
+    return generate(spark, tmp_path_factory.mktemp("stream"), keys=8, rows=50, files=2)
+
+
+@pytest.fixture
+def logged(monkeypatch):
+    """What forebay logs on the driver."""
+    records, handler = [], logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = logging.getLogger("forebay")
+    logger.addHandler(handler)
+    monkeypatch.setattr(logger, "propagate", False)
+    yield records
+    logger.removeHandler(handler)
+
+
+def hourly(df):
+    return fb.groupBy(df, fb.window("ts", "1 hour"), "key").agg(fb.count("*"))
+
+
+def test_a_watermark_above_an_operator_is_refused_for_operators_of_spark_too(stream, tmp_path):
+    counts = hourly(stream.streaming("1 second")).select(F.col("window.start").alias("begun"), "key")
+    daily = counts.withWatermark("begun", "1 day").groupBy(F.window("begun", "1 day")).count()
+    with pytest.raises(StreamingQueryException, match="given another watermark, on begun"):
+        run(daily, tmp_path / "ck")
+
+
+def test_watermarks_below_operators_are_not_above_them(stream, tmp_path):
+    """Of both sides of a join, one of which is an operator's result."""
+    counts = hourly(stream.streaming("1 second")).select(F.col("window").alias("w"), "key")
+    other = stream.streaming("1 second").select("ts", "key").withWatermark("ts", "5 seconds")
+    both = counts.select("key").union(other.select("key"))
+    assert listener.redefined(both._jdf.queryExecution().analyzed().toString()) is None
+
+
+def test_a_watermark_that_stays_where_it_is_is_warned_of(spark, tmp_path, logged):
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).option("advanceMillisPerBatch", 0)
+    still = rates.option("numPartitions", 1).load().withWatermark("timestamp", "1 second")
+    counts = fb.groupBy(still, fb.window("timestamp", "1 hour")).agg(fb.count("*"))
+    query = counts.writeStream.format("noop").queryName("still").option("checkpointLocation", str(tmp_path)).start()
+    while query.isActive and not logged and (query.lastProgress or {"batchId": 0})["batchId"] < 60:
+        query.awaitTermination(0.2)
+    query.stop()
+    (warning,) = logged
+    assert re.match(r"the watermark of the query still has stayed at 1970-\S+ in 10 micro-batches with rows\.", warning)
+
+
+def test_many_partitions_are_warned_of(spark, stream, tmp_path, logged):
+    spark.conf.set("spark.sql.shuffle.partitions", "9")
+    try:
+        run(hourly(stream.streaming("1 second")), tmp_path / "many")
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    (warning,) = logged
+    assert "9 state partitions for 2 cores" in warning
+    assert 'spark.conf.set("spark.sql.shuffle.partitions", 2)' in warning
+    logged.clear()
+    run(hourly(stream.streaming("1 second")), tmp_path / "few")
+    assert not logged
+
+
+def test_the_partitions_of_a_query_are_those_that_its_checkpoint_has(spark, stream, tmp_path, logged, monkeypatch):
+    monkeypatch.setattr(listener, "_FEW_PARTITIONS", 0)
+    run(hourly(stream.streaming("1 second")), tmp_path / "ck")
+    spark.conf.set("spark.sql.shuffle.partitions", "4")
+    try:
+        run(hourly(stream.streaming("1 second")), tmp_path / "ck")
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    assert len(logged) == 2
+    assert all("has 2 state partitions" in warning for warning in logged)
+
+
+def test_whatever_goes_wrong_stops_the_query_with_a_sentence(stream, tmp_path, logged, monkeypatch):
+    def broken(execution):
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(listener, "_committed", broken)
+    with pytest.raises(StreamingQueryException, match="forebay could not prepare the query: ValueError: no such thing"):
+        run(hourly(stream.streaming("1 second")), tmp_path / "ck")
+    assert len(logged) == 1
+
+
+def test_a_checkpoint_is_moved_as_the_docs_say(stream, tmp_path, logged):
+    old, new = tmp_path / "old", tmp_path / "new place"
+    rows = fb.progress(run(hourly(stream.streaming("1 second")), old)).rows_in
+    shutil.copytree(old, new)
+    message = re.escape(f"the checkpoint at file:{new} was copied from file:{old}: Spark keeps absolute paths")
+    with pytest.raises(UnsupportedConfiguration, match=message):
+        listener._require_at_home(f"file:{new}")
+    more = generate(stream.spark, tmp_path, keys=8, rows=50, files=2)
+    for number, path in enumerate(sorted(Path(more.path).iterdir())):
+        shutil.copy2(path, Path(stream.path) / f"{number + 2:03d}.parquet")
+    with pytest.raises(StreamingQueryException, match=message):  # the original is there, and would be read
+        run(hourly(stream.streaming("1 second")), new)
+    shutil.rmtree(old)
+    with pytest.raises(StreamingQueryException):
+        run(hourly(stream.streaming("1 second")), new)
+    assert all(re.match(message, text) for text in logged)
+    assert len(logged) == 3
+    subprocess.run(
+        ["sh", "-euc", commands()], env={"PATH": os.environ["PATH"], "old": str(old), "new": str(new)}, check=True
+    )
+    assert fb.progress(run(hourly(stream.streaming("1 second")), new)).rows_in > rows
+
+
+def commands():
+    """The commands of the page on operations that change a checkpoint that was moved."""
+    page = (DOCS / "operations.md").read_text()
+    return page.partition("## Move a checkpoint")[2].partition("```sh\n")[2].partition("```")[0]
