@@ -1,16 +1,12 @@
-"""What both aligned stores must do; each is a list of rows (AAR) or a sum per user (RMW) by slice."""
+"""What both aligned stores do beside the contract; each is a list of rows (AAR) or a sum per user (RMW) by slice."""
 
-import random
-import resource
 from collections import defaultdict
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store.aligned import AlignedStore
-from forebay.store.filenames import Version
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.rmw import open_rmw
@@ -78,39 +74,6 @@ def data_files(directory):
     return list(directory.rglob("*.arrow"))
 
 
-def test_a_committed_version_is_read_again(kind, tmp_path):
-    store = kind.open(tmp_path)
-    kind.add(store, 0, rows(("ann", 1), ("bob", 2)))
-    kind.add(store, 10, rows(("ann", 3)))
-    version = commit(store)
-    again = kind.open(tmp_path, version)
-    assert again.slices.tolist() == [0, 10]
-    assert kind.found(again.get_window([0, 10])) == kind.expected([("ann", 1), ("bob", 2), ("ann", 3)])
-
-
-def test_what_is_not_committed_does_not_exist(kind, tmp_path):
-    store = kind.open(tmp_path)
-    kind.add(store, 0, rows(("ann", 1)))
-    version = commit(store)
-    other = kind.open(tmp_path, version)
-    kind.add(other, 0, rows(("ann", 5)))
-    other.close()
-    assert kind.found(kind.open(tmp_path, version).get_window([0])) == [("ann", 1)]
-
-
-def test_two_attempts_at_one_version_do_not_meet(kind, tmp_path):
-    base = kind.open(tmp_path)
-    kind.add(base, 0, rows(("ann", 1)))
-    version = commit(base)
-    attempts = [kind.open(tmp_path, version) for _ in range(2)]
-    for number, attempt in enumerate(attempts):
-        kind.add(attempt, 0, rows(("bob", number)))
-    versions = [commit(attempt) for attempt in attempts]
-    assert versions[0].number == versions[1].number
-    for number, attempt in enumerate(versions):
-        assert kind.found(kind.open(tmp_path, attempt).get_window([0])) == kind.expected([("ann", 1), ("bob", number)])
-
-
 def test_dropped_slices_leave_no_files(kind, tmp_path):
     store = kind.open(tmp_path)
     kind.add(store, 0, rows(("ann", 1)))
@@ -169,52 +132,6 @@ def test_order_of_arrival_is_kept_within_a_slice(tmp_path):
     assert part["n"].to_list() == list(range(50))
 
 
-def test_versions_older_than_retained_are_collected(kind, tmp_path):
-    versions = [None]
-    for number in range(6):
-        store = kind.open(tmp_path, versions[-1], Options(memory_bytes=1 << 20, retain_versions=3))
-        kind.add(store, number, rows(("ann", number)))
-        versions.append(commit(store))
-    for number in (4, 5, 6):
-        assert kind.open(tmp_path, versions[number]).slices.tolist() == list(range(number))
-    with pytest.raises(VersionNotFound):
-        kind.open(tmp_path, versions[3])
-
-
-def test_leavings_of_a_failed_attempt_are_collected(kind, tmp_path):
-    store = kind.open(tmp_path)
-    kind.add(store, 0, rows(("ann", 1)))
-    version = commit(store)
-    failed = kind.open(tmp_path, version)
-    kind.add(failed, 0, rows(("bob", 2)))
-    commit(failed)
-    for _ in range(3):
-        store = kind.open(tmp_path, version)
-        kind.add(store, 0, rows(("ann", 1)))
-        version = commit(store)
-    named = {
-        segment
-        for path in tmp_path.glob("*.manifest")
-        for segment in kind.open(tmp_path, Version.parse(path.stem)).base.segments
-    }
-    assert {path.name for path in data_files(tmp_path)} == named
-
-
-def test_an_attempt_that_was_overtaken_cannot_harm_its_successors(kind, tmp_path):
-    store = kind.open(tmp_path)
-    kind.add(store, 0, rows(("ann", 1)))
-    version = commit(store)
-    overtaken = kind.open(tmp_path, version)
-    kind.add(overtaken, 0, rows(("bob", 2)))
-    for _ in range(2):
-        store = kind.open(tmp_path, version)
-        kind.add(store, 0, rows(("ann", 1)))
-        version = commit(store)
-    with pytest.raises(StateDirectoryError, match="overtaken"):
-        commit(overtaken)
-    assert kind.found(kind.open(tmp_path, version).get_window([0])) == kind.expected([("ann", 1)] * 3)
-
-
 def test_segments_that_die_in_the_batch_that_wrote_them_are_unlinked(kind, tmp_path):
     store = kind.open(tmp_path)
     for number in range(20):
@@ -223,59 +140,3 @@ def test_segments_that_die_in_the_batch_that_wrote_them_are_unlinked(kind, tmp_p
     store.drop([0])
     commit(store)
     assert data_files(tmp_path) == []
-
-
-def test_a_damaged_segment_is_an_error_and_other_slices_survive(kind, tmp_path):
-    store = kind.open(tmp_path)
-    kind.add(store, 0, rows(("ann", 1)))
-    version = commit(store)
-    (path,) = data_files(tmp_path)
-    path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(CorruptState, match=path.name):
-        list(kind.open(tmp_path, version).get_window([0]))
-
-
-def test_a_full_disk_is_an_error_of_ours_and_the_last_commit_survives(kind, tmp_path):
-    store = kind.open(tmp_path)
-    kind.add(store, 0, rows(("ann", 1)))
-    version = commit(store)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    store = kind.open(tmp_path, version)
-    kind.add(store, 0, rows(*((f"user {i}", i) for i in range(5_000))))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the kernel refuses to let a file grow beyond
-    try:
-        with pytest.raises(StateDirectoryError, match=r"cannot write to .*: File too large.*Committed state is intact"):
-            commit(store)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    store.close()
-    again = kind.open(tmp_path, version)
-    assert kind.found(again.get_window([0])) == [("ann", 1)]
-    kind.add(again, 0, rows(("bob", 1)))
-    commit(again)
-
-
-def test_random_operations_against_a_model(kind, tmp_path):
-    random.seed(7)
-    version, model, committed = None, defaultdict(list), {}
-    store = kind.open(tmp_path)
-    for step in range(1500):
-        action = random.choices(["add", "read", "drop", "commit", "crash"], [6, 2, 1, 3, 1])[0]
-        start = random.randrange(6) * 10
-        if action == "add":
-            batch = [(f"user {random.randrange(20)}", random.randrange(100)) for _ in range(random.randrange(1, 60))]
-            kind.add(store, start, rows(*batch))
-            model[start] += batch
-        elif action == "read":
-            window = [s for s in (start, start + 10) if s in model]
-            assert kind.found(store.get_window(window)) == kind.expected([row for s in window for row in model[s]]), step
-        elif action == "drop":
-            store.drop([start])
-            model.pop(start, None)
-        elif action == "commit":
-            version, committed = commit(store), {s: list(kept) for s, kept in model.items()}
-            store = kind.open(tmp_path, version)
-        else:
-            store.close()
-            store, model = kind.open(tmp_path, version), defaultdict(list, {s: list(kept) for s, kept in committed.items()})
-    assert store.slices.tolist() == sorted(model)
