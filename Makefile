@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo bench bench-quick bench-store soak test test-all lint format clean
+.PHONY: help demo bench bench-quick bench-store soak check test test-all test-random lint format hooks wheel docs clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,11 +26,23 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
 	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)
 
-test: $(VENV)/ready  ## the test suite (10 to 20 minutes)
-	$(BIN)/python -m pytest -m "not slow"
+check: lint  ## lint rules, types, and the tests that need no Spark (a minute)
+	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
+
+test: $(VENV)/ready  ## the test suite (10 minutes)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests
 	$(BIN)/python -m pytest
+
+test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
+	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random
+
+wheel: $(VENV)/ready  ## build the wheel; install it into an empty environment, and run the README's first example there
+	@sh scripts/wheel.sh $(BIN)/python
+
+hooks: $(VENV)/ready  ## have git run the linters before each commit
+	$(BIN)/pre-commit install
 
 lint: $(VENV)/ready  ## formatting, lint rules and types
 	$(BIN)/ruff format --check .

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 
 import pyarrow.fs as pafs
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
+settings.register_profile("same", derandomize=True, deadline=None)  # what is compiled takes long when it is first called
+settings.register_profile("random", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile("same")
+pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archives")
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
@@ -53,3 +58,12 @@ def s3() -> Iterator[str]:
 def _spark_in_docstrings(request: pytest.FixtureRequest) -> None:
     if isinstance(request.node, pytest.DoctestItem) and "spark." in request.node.dtest.docstring:
         request.node.dtest.globs["spark"] = request.getfixturevalue("spark")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts Spark is marked, so that the rest can be run alone."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        doctest = isinstance(item, pytest.DoctestItem) and "spark." in item.dtest.docstring
+        if doctest or "spark" in names or "/tests/spark/" in item.path.as_posix():
+            item.add_marker("spark")
