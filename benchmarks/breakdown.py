@@ -35,11 +35,11 @@ from pyspark.sql.streaming import StatefulProcessor
 from session import bids, spark_session
 
 import forebay as fb
-from forebay.spark import blobs, worker
-from forebay.spark.binding import arrow_schema, bind
-from forebay.spark.conf import Conf
-from forebay.spark.groupby import _VNODE, _packer, _unpack
-from forebay.spark.operator import PAYLOAD
+from forebay.spark.driver.binding import arrow_schema, bind
+from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.groupby import _VNODE, _packer, _unpack
+from forebay.spark.worker import blobs, startup
+from forebay.spark.worker.operator import PAYLOAD
 from race import BENCH, ROOT, part
 
 cloudpickle.register_pickle_by_value(vehicle_peer)  # workers cannot import it
@@ -74,7 +74,7 @@ def steps(spark: SparkSession, stream: DataFrame, workload: Workload, share: flo
     """The queries; ``share`` is how many results there are of a row."""
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf.of(spark))
     projected = stream.select(*bound.projection)
-    plan = worker.dumps(bound.plan)
+    plan = startup.dumps(bound.plan)
 
     def forget(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:

@@ -180,7 +180,7 @@ def state(most: int = 10) -> Iterator[Row]:
         query = writer.trigger(availableNow=True).start()
         marks = [gigabytes for gigabytes in (1, 2, 5, 10, 20, 50) if gigabytes <= most]
         while not query.awaitTermination(1) and marks:
-            size = fb.progress(query).state_bytes / 1e9 if query.recentProgress else 0
+            size = fb.progress(query).stateBytes / 1e9 if query.recentProgress else 0
             if size >= marks[0]:
                 last = query.recentProgress[-3:]
                 speed = statistics.median(b.numInputRows / b.batchDuration * 1000 for b in last)

@@ -151,14 +151,14 @@ def run(result: DataFrame, name: str, rows: int) -> StreamingQuery:
             done = sum(batch.numInputRows for batch in query.recentProgress)
             speed = f"{done / seconds:,.0f}/s"
             state = fb.progress(query)
-            size = decimal(state.state_bytes)
-            status = f", {speed}, {state.rows_late} late, {state.windows_fired:,} fired, state {size}"
+            size = decimal(state.stateBytes)
+            status = f", {speed}, {state.rowsLate} late, {state.windowsFired:,} fired, state {size}"
             bar.update(task, completed=done, description=status)
 
     watermark = query.lastProgress.eventTime["watermark"]
     console.print(f"{done:,} rows in {seconds:.1f} s, {speed}, {len(query.recentProgress)} micro-batches")
-    console.print(f"{state.rows_late} rows late, {state.rows_partly_late} partly late, {state.rows_out:,} results")
-    console.print(f"windows that end after the watermark, {watermark}, stay open: {state.state_rows:,} rows, {size}")
+    console.print(f"{state.rowsLate} rows late, {state.rowsPartlyLate} partly late, {state.rowsOut:,} results")
+    console.print(f"windows that end after the watermark, {watermark}, stay open: {state.stateRows:,} rows, {size}")
     return query
 
 

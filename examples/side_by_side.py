@@ -76,9 +76,7 @@ def show(spark: SparkSession, path: Path, query: StreamingQuery) -> None:
     assert sorted(result.collect()) == sorted(expected.where(F.col("window.end") <= watermark).collect())
 
     progress = fb.progress(query)
-    print(
-        f"\n{path.name}: {progress.rows_in:,} rows in, {progress.rows_late} late, {progress.rows_out} results, as in batch"
-    )
+    print(f"\n{path.name}: {progress.rowsIn:,} rows in, {progress.rowsLate} late, {progress.rowsOut} results, as in batch")
     result.orderBy("window", "country").select("window.*", "country", "median", "n").show(6)
     for state in sorted((path / "checkpoint" / "forebay").glob("*/*/")):
         print(f"state in {state.relative_to(path.parent)}")

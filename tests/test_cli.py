@@ -8,12 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from forebay import cli, state_commands
+from forebay.cli import app
+from forebay.cli.state import _written
 from forebay.errors import CorruptState, InvalidArgument
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(cli.app, ["nexmark", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(app.app, ["nexmark", *arguments], catch_exceptions=False)
 
 
 def test_generate_writes_files_in_order(tmp_path):
@@ -34,7 +35,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path):
 
     for out in (tmp_path / "rows.parquet", tmp_path / "rows.csv"):
         with pytest.raises(CorruptState):
-            state_commands._written(batches(), out)
+            _written(batches(), out)
         assert not out.exists()
         assert not [link for link in Path("/proc/self/fd").iterdir() if str(out) in os.path.realpath(link)]
 
@@ -64,7 +65,7 @@ def test_bad_arguments(arguments, message):
 
 @pytest.mark.slow
 def test_run_reports_throughput_latency_state_and_results():
-    program = [sys.executable, "-c", "from forebay.cli import main; main()"]
+    program = [sys.executable, "-c", "from forebay.cli.app import main; main()"]
     query = ["nexmark", "run", "q11", "--events", "60k", "--batch", "20k", "--rate", "1000"]
     output = subprocess.run([*program, *query], capture_output=True, text=True, check=True).stdout
     for shown in ("events/s", "latency p50, p95, p99", "state at the end", "session_window"):
@@ -72,7 +73,7 @@ def test_run_reports_throughput_latency_state_and_results():
 
 
 def test_an_error_is_one_line():
-    program = [sys.executable, "-c", "from forebay.cli import main; main()"]
+    program = [sys.executable, "-c", "from forebay.cli.app import main; main()"]
     done = subprocess.run([*program, "nexmark", "run", "q12"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout.startswith("error: q12 goes by the wall clock")

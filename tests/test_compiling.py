@@ -39,7 +39,7 @@ def test_in_a_directory_of_the_user_alone(read_only, tmp_path):
     run(read_only)
     (kept,) = tmp_path.glob("forebay-compiled-*")
     assert kept.stat().st_mode & 0o777 == 0o700
-    assert any(kept.rglob("kernels.place_exact*.nbi"))
+    assert any(kept.rglob("index_kernels.place_exact*.nbi"))
 
 
 def test_nothing_is_kept_where_others_may_write(read_only, tmp_path):

@@ -14,13 +14,14 @@ import pytest
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
-from forebay.joins import WindowJoin
+from forebay.engine.open import open_instance
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.window_join import WindowJoin
 from forebay.patterns import Pattern
 from forebay.store import filenames, open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.manifest import FORMAT
 from forebay.store.options import Options
-from forebay.windowing import END_OF_TIME, NEVER, WindowPlan, open_instance
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, CountWindows, FirstRows, Intervals, SessionWindows
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -6,12 +6,12 @@ import pytest
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.engine.plan import WindowPlan
 from forebay.patterns import Pattern
-from forebay.spark import blobs
-from forebay.spark.pack import pack
-from forebay.spark.vnodes import vnode_ids
+from forebay.spark.worker import blobs
+from forebay.spark.worker.pack import pack
+from forebay.spark.worker.vnodes import vnode_ids
 from forebay.store.aligned import SLICE
-from forebay.windowing import WindowPlan
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows
 
 TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ansi": True})

@@ -4,11 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.joins import WindowJoin
+from forebay.engine.open import open_instance
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.window_join import WindowJoin
 from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.options import Options
-from forebay.windowing import END_OF_TIME, NEVER, WindowPlan, open_instance
 from forebay.windows import Intervals, Lives
 
 BATCHES, ROWS, DELAY = 8, 80, 10
@@ -44,8 +45,9 @@ def generated(seed, keys):
 @pytest.fixture
 def small(monkeypatch):
     """Bounds at which work is cut into parts, so small that these tests get there."""
-    monkeypatch.setattr("forebay.interval_joining._PAIRS", 50)
-    monkeypatch.setattr("forebay.unaligned_windowing.LOAD_FACTOR", 1 << 10)
+    monkeypatch.setattr("forebay.engine.interval_join.PAIRS", 50)
+    monkeypatch.setattr("forebay.engine.row_join.PAIRS", 50)
+    monkeypatch.setattr("forebay.engine.by_key.LOAD_FACTOR", 1 << 10)
     monkeypatch.setattr("forebay.store.unaligned.LEAST_COMPACTED", 1 << 10)
 
 

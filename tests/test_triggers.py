@@ -9,11 +9,12 @@ import pytest
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.engine.open import open_instance
+from forebay.engine.plan import NEVER, WindowPlan
 from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options
-from forebay.windowing import NEVER, WindowPlan, open_instance
 from forebay.windows import AlignedWindows, Firing, SessionWindows
 
 GAP = 25

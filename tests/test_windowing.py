@@ -11,10 +11,12 @@ import pytest
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.engine.aligned import AlignedInstance
+from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.results import partial_batch
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options
-from forebay.windowing import NEVER, WindowInstance, WindowPlan, partial_batch
 from forebay.windows import AlignedWindows
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
@@ -86,7 +88,7 @@ def test_equals_the_model(tmp_path, pattern, windows, seed):
             (center + chance.randrange(-160, 60), f"user {chance.randrange(8)}", chance.randrange(50))
             for _ in range(chance.choice([0, 1, 30, 30]))
         ]
-        instance = WindowInstance(job, tmp_path, version, fired_until)
+        instance = AlignedInstance(job, tmp_path, version, fired_until)
         model.ingest(rows)
         if rows:
             partial = pattern is Pattern.RMW and chance.random() < 0.5
@@ -115,24 +117,24 @@ def test_no_row_data_is_left_when_all_windows_have_fired(tmp_path, pattern):
     job = plan(windows, pattern)
     version = None
     for center in (0, 60):
-        instance = WindowInstance(job, tmp_path, version)
+        instance = AlignedInstance(job, tmp_path, version)
         instance.ingest(packed(windows, [(center + i, f"user {i % 3}", i) for i in range(40)]))
         version = instance.commit()
         instance.close()
     assert list(tmp_path.glob("*.arrow"))
-    instance = WindowInstance(job, tmp_path, version)
+    instance = AlignedInstance(job, tmp_path, version)
     assert sum(batch.num_rows for batch in instance.fire(1000)) > 0
     version = instance.commit()
     instance.close()
-    instance = WindowInstance(job, tmp_path, version, 1000)  # the next batch, in which nothing happens
+    instance = AlignedInstance(job, tmp_path, version, 1000)  # the next batch, in which nothing happens
     version = instance.commit()
     assert not list(tmp_path.glob("*.arrow"))
-    settled = WindowInstance(job, tmp_path, version, 1000)
+    settled = AlignedInstance(job, tmp_path, version, 1000)
     assert settled.commit() == version
 
 
 def test_a_batch_without_change_makes_no_version(tmp_path):
-    instance = WindowInstance(plan(AlignedWindows(10, 10), Pattern.AAR), tmp_path / "0", None)
+    instance = AlignedInstance(plan(AlignedWindows(10, 10), Pattern.AAR), tmp_path / "0", None)
     assert list(instance.fire(1000)) == []
     assert instance.commit() is None
     assert not (tmp_path / "0").exists()
@@ -141,7 +143,7 @@ def test_a_batch_without_change_makes_no_version(tmp_path):
 def test_a_large_window_fires_within_its_memory(tmp_path):
     windows = AlignedWindows(1_000_000, 1_000_000)
     job = replace(plan(windows, Pattern.AAR), options=Options(1 << 20))
-    instance = WindowInstance(job, tmp_path, None)
+    instance = AlignedInstance(job, tmp_path, None)
     for part in range(10):
         instance.ingest(packed(windows, [(i, f"user {(i * 31 + part) % 5000}", i) for i in range(10_000)]))
     results = list(instance.fire(1_000_000))
@@ -151,9 +153,9 @@ def test_a_large_window_fires_within_its_memory(tmp_path):
 
 
 def test_catching_up_looks_at_each_slice_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("forebay.windowing._TOGETHER_BYTES", 1)
+    monkeypatch.setattr("forebay.engine.aligned._TOGETHER_BYTES", 1)
     windows = AlignedWindows(10, 10)
-    instance, dropped = WindowInstance(plan(windows, Pattern.AAR), tmp_path, None), []
+    instance, dropped = AlignedInstance(plan(windows, Pattern.AAR), tmp_path, None), []
     instance.ingest(packed(windows, [(i, f"user {i % 3}", i) for i in range(3000)]))
     drop = instance._store.drop
     monkeypatch.setattr(instance._store, "drop", lambda slices: (dropped.extend(slices), drop(slices)))
@@ -163,7 +165,7 @@ def test_catching_up_looks_at_each_slice_once(tmp_path, monkeypatch):
 
 def test_first_and_last_of_sliding_count_windows(tmp_path):
     """Partial aggregates of a key's slices stay in the order of its rows, through flushes and restarts."""
-    from forebay.unaligned_windowing import CountInstance
+    from forebay.engine.counts import CountInstance
     from forebay.windows import HIGH, LOW, CountWindows
 
     first = BoundAggregate("first", "first", ("a0",), (pa.int64(),), pa.int64(), {"ignorenulls": False})
@@ -195,7 +197,7 @@ def test_first_and_last_of_sliding_count_windows(tmp_path):
 
 
 def test_a_wall_clock_that_is_set_back(tmp_path):
-    from forebay.unaligned_windowing import GlobalInstance
+    from forebay.engine.whole_key import WholeKeyInstance
     from forebay.windows import HIGH, LOW, GlobalWindow
 
     schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
@@ -205,7 +207,7 @@ def test_a_wall_clock_that_is_set_back(tmp_path):
     )
     version, until, totals = None, NEVER, []
     for now in (100, 99, 95, 105, 111):
-        instance = GlobalInstance(clocked, tmp_path / "s", version, until)
+        instance = WholeKeyInstance(clocked, tmp_path / "s", version, until)
         one = pa.array([1], pa.int64())
         instance.ingest(pa.record_batch({"k0": pa.array(["a"]), "a0": one, HIGH: one, LOW: one}))
         until = max(until, now)

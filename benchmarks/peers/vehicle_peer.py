@@ -13,9 +13,9 @@ from forebay_peer import aggregate_of, window_of
 from pyspark.sql.streaming import StatefulProcessor
 from session import bids, spark_session, timed
 
-from forebay.spark import worker
-from forebay.spark.binding import bind
-from forebay.spark.conf import Conf
+from forebay.spark.driver.binding import bind
+from forebay.spark.driver.conf import Conf
+from forebay.spark.worker import startup, task
 
 
 class Empty(StatefulProcessor):
@@ -25,7 +25,7 @@ class Empty(StatefulProcessor):
         self._seen = handle.getValueState("batches", "n long")
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        from forebay.spark import blobs
+        from forebay.spark.worker import blobs
 
         count = sum(batch.num_rows for frame in rows for blob in frame["payload"].dropna() for batch in blobs.read(blob)[0])
         self._seen.update(((self._seen.get() or (0,))[0] + 1,))
@@ -39,15 +39,15 @@ def run(workload: Workload, data: Path, output: Path | None, arguments: Namespac
     spark = spark_session()
     stream = bids(spark, data)
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf())
-    plan, instances = worker.dumps(bound.plan), Conf().instances_per_partition
+    plan, instances = startup.dumps(bound.plan), Conf().instances_per_partition
 
     def pack(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
-        loaded = worker.loads(plan)
-        from forebay.spark.pack import pack
+        loaded = startup.loads(plan)
+        from forebay.spark.worker.pack import pack
 
-        for vnode, blob in pack(batches, loaded, worker.state_partitions(), instances):
+        for vnode, blob in pack(batches, loaded, task.state_partitions(), instances):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], ["vnode", "payload"])
 
     packed = stream.select(*bound.projection).mapInArrow(pack, "vnode int, payload binary").groupBy("vnode")

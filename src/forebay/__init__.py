@@ -1,4 +1,8 @@
-"""forebay: a semantic-aware state store for PySpark Structured Streaming."""
+"""forebay: a semantic-aware state store for PySpark Structured Streaming.
+
+Public are the names that are exported here, and `forebay.errors`, `forebay.nexmark`, `forebay.store.listing` and
+`forebay.testing`. All other modules are internal and may change with any release.
+"""
 
 from forebay.aggregates.functions import (
     all_max_by,
@@ -30,17 +34,25 @@ from forebay.aggregates.functions import (
     variance,
 )
 from forebay.errors import ForebayError
-from forebay.spark.continuous_join import continuous_join
-from forebay.spark.dedupe import dedupe
-from forebay.spark.explain import explain
-from forebay.spark.groupby import groupBy, rolling
-from forebay.spark.interval_join import interval_join
-from forebay.spark.join import join
-from forebay.spark.late import late
-from forebay.spark.metrics import MetricsListener, recent_metrics
-from forebay.spark.progress import Progress, progress
-from forebay.spark.state_source import register_state_source
-from forebay.spark.timewindows import count_window, custom_window, every, every_rows, global_window, session_window, window
+from forebay.spark.driver.continuous_join import continuousJoin
+from forebay.spark.driver.dedupe import dedupe
+from forebay.spark.driver.explain import explain
+from forebay.spark.driver.groupby import groupBy, rolling
+from forebay.spark.driver.interval_join import intervalJoin
+from forebay.spark.driver.late import late
+from forebay.spark.driver.metrics import MetricsListener, recentMetrics
+from forebay.spark.driver.progress import Progress, progress
+from forebay.spark.driver.state_source import registerStateSource
+from forebay.spark.driver.window_join import join
+from forebay.spark.driver.windows import (
+    count_window,
+    custom_window,
+    every,
+    every_rows,
+    global_window,
+    session_window,
+    window,
+)
 
 __version__ = "0.1.0"
 
@@ -56,7 +68,7 @@ __all__ = [
     "bool_or",
     "collect_list",
     "collect_set",
-    "continuous_join",
+    "continuousJoin",
     "count",
     "count_distinct",
     "count_window",
@@ -68,7 +80,7 @@ __all__ = [
     "first",
     "global_window",
     "groupBy",
-    "interval_join",
+    "intervalJoin",
     "join",
     "last",
     "late",
@@ -81,8 +93,8 @@ __all__ = [
     "mode",
     "percentile",
     "progress",
-    "recent_metrics",
-    "register_state_source",
+    "recentMetrics",
+    "registerStateSource",
     "rolling",
     "session_window",
     "stddev",

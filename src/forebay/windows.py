@@ -197,12 +197,12 @@ class GlobalWindow:
     every : int or None
         It fires every so many microseconds of processing time, for the keys that have had rows since; 0: in every
         micro-batch; None: at the end.
-    purging : bool
+    discarding : bool
         Whether its rows go when it fires.
     """
 
     every: int | None = None
-    purging: bool = False
+    discarding: bool = False
 
 
 @dataclass(frozen=True)

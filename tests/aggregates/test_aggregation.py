@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.aggregates.aggregation import Aggregation
@@ -138,7 +138,6 @@ def test_all_max_by_keeps_what_ties(values, order, expected):
         assert found.to_pylist() == [expected]
 
 
-@settings(deadline=None)  # compiled when it is first called
 @given(st.lists(st.lists(st.floats(), max_size=60), max_size=20))
 def test_runs_are_sorted_apart(runs):
     values = np.array([value for run in runs for value in run], dtype=np.float64)

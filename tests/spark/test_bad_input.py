@@ -1,5 +1,6 @@
 """What cannot run is refused before the query starts, by an error of ours that names the fix."""
 
+import datetime
 import logging
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from forebay.errors import (
     UnsupportedConfiguration,
     UnsupportedType,
 )
-from forebay.spark.binding import analysis
+from forebay.spark.driver.binding import analysis
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_no_watermark(spark):
 def test_the_watermark_is_on_another_column(spark, df):
     """After a join the event time is that of the pair; to define a second watermark would lose all rows silently."""
     left = df.select("timestamp", "n", "s")
-    joined = fb.interval_join(left, left.withColumnRenamed("timestamp", "at"), "n", "0 seconds", "1 minute", how="left")
+    joined = fb.intervalJoin(left, left.withColumnRenamed("timestamp", "at"), "n", "0 seconds", "1 minute", how="left")
     with pytest.raises(MissingWatermark, match="The watermark of this DataFrame is on event_time: window over that column"):
         fb.groupBy(joined, fb.window("timestamp", "1 hour")).agg(fb.count("*"))
     again = joined.withWatermark("timestamp", "1 minute")
@@ -101,7 +102,7 @@ def test_unknown_columns(df):
         (("1 hour", "2 hours"), "slideDuration '2 hours' is longer than windowDuration '1 hour'"),
         (("1 hour", "0 seconds"), "slideDuration '0 seconds' is not positive"),
         (("1 hour", None, "90 minutes"), "startTime '90 minutes' must be shorter"),
-        ((60,), "windowDuration is 60, not a string"),
+        ((60,), "windowDuration is 60, neither a string nor a timedelta"),
     ],
 )
 def test_durations(df, durations, message):
@@ -149,6 +150,21 @@ def test_a_window_that_is_none(df):
         fb.groupBy(df, "timestamp").agg(fb.count("*"))
 
 
+def test_durations_of_python(df):
+    minutes = datetime.timedelta(minutes=1)
+    told = [fb.window("timestamp", 60 * minutes, 10 * minutes, minutes), fb.session_window("timestamp", 2 * minutes)]
+    meant = [fb.window("timestamp", "1 hour", "10 minutes", "1 minute"), fb.session_window("timestamp", "2 minutes")]
+    for given, expected in zip(told, meant, strict=True):
+        bound, wanted = (each.bind(df.sparkSession, F.col("timestamp")) for each in (given, expected))
+        assert (bound.windows, bound.text) == (wanted.windows, wanted.text)
+        assert given != expected
+        assert fb.groupBy(df, given).agg(fb.count("*")).schema == fb.groupBy(df, expected).agg(fb.count("*")).schema
+    fb.groupBy(df, told[0]).firing(every=minutes, allowedLateness=60 * minutes)
+    fb.dedupe(df.select("timestamp", "n"), "n", within=minutes)
+    left = df.select("timestamp", "n")
+    fb.intervalJoin(left, left, "n", lower=-minutes, upper=minutes)
+
+
 def test_triggers_that_change_nothing(df):
     grouped = fb.groupBy(df, fb.window("timestamp", "1 hour"))
     for nothing in (
@@ -157,10 +173,10 @@ def test_triggers_that_change_nothing(df):
         {"allowedLateness": "0 seconds"},
         {"accumulate": False, "idleTimeout": "1 hour"},
     ):
-        with pytest.raises(InvalidArgument, match=r"trigger\(\) needs every or allowedLateness"):
-            grouped.trigger(**nothing)
+        with pytest.raises(InvalidArgument, match=r"firing\(\) needs every or allowedLateness"):
+            grouped.firing(**nothing)
     with pytest.raises(InvalidArgument, match="called twice"):
-        grouped.trigger(idleTimeout="1 hour").trigger(every="1 minute")
+        grouped.firing(idleTimeout="1 hour").firing(every="1 minute")
 
 
 def test_planning_from_two_threads_leaves_errors_logged_as_before():
@@ -282,8 +298,8 @@ def test_windows_that_do_not_fit_the_stream(df, spark):
         fb.groupBy(df, fb.session_window("timestamp", "0 seconds")).agg(fb.count("*"))
     with pytest.raises(InvalidArgument, match="the global window of a stream never ends"):
         fb.groupBy(df, fb.global_window()).agg(fb.count("*"))
-    with pytest.raises(InvalidArgument, match="hint is 'rmw', but median"):
-        fb.groupBy(df, fb.custom_window(abs, hint="rmw")).agg(fb.median("n"))
+    with pytest.raises(InvalidArgument, match="the window is to be incremental, but median"):
+        fb.groupBy(df, fb.custom_window(abs, incremental=True)).agg(fb.median("n"))
     with pytest.raises(MissingWatermark, match="name the column with timeColumn="):
         fb.groupBy(spark.readStream.format("rate").load(), fb.custom_window(abs)).agg(fb.count("*"))
 

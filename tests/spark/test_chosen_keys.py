@@ -33,5 +33,5 @@ def test_rolling(pairs):
 
 
 def test_interval_join(pairs):
-    joined = fb.interval_join(pairs, pairs, "key", "-10 seconds", "10 seconds", timeColumn="at")
+    joined = fb.intervalJoin(pairs, pairs, "key", "-10 seconds", "10 seconds", timeColumn="at")
     assert sorted((row.n, row.n_right) for row in joined.collect()) == [(n, n) for n in range(128)]

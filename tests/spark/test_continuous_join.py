@@ -33,7 +33,7 @@ def expected(spark, sources, ends):
 @pytest.mark.parametrize("until", ["x > 900", pytest.param("only_1 > 1", marks=pytest.mark.slow)])
 def test_streams(spark, sources, tmp_path, until):
     left, right = (stream(spark, path) for path in sources)
-    found, _ = run(fb.continuous_join(left, right, "key", until), tmp_path)
+    found, _ = run(fb.continuousJoin(left, right, "key", until), tmp_path)
     wanted = expected(spark, sources, (until, until if until.startswith("x") else "false"))
     ended = F.col("event_time") < F.lit("2024-01-01 00:30").cast("timestamp")
     assert same(found.where(ended), wanted.where(ended)) > 200
@@ -41,7 +41,7 @@ def test_streams(spark, sources, tmp_path, until):
 
 def test_batch_with_a_column_of_the_right_side(spark, sources):
     left, right = (spark.read.parquet(str(path)) for path in sources)
-    found = fb.continuous_join(left, right, ["key"], F.col("only_2") < -1, timeColumn="ts")
+    found = fb.continuousJoin(left, right, ["key"], F.col("only_2") < -1, timeColumn="ts")
     assert same(found, expected(spark, sources, ("false", "only_2 < -1"))) > 200
 
 
@@ -56,7 +56,7 @@ def test_a_condition_of_one_side_is_no_error_to_log(spark, sources, expression):
     left, right = (spark.read.parquet(str(path)) for path in sources)
     try:
         until = "only_2 < -1" if expression is F.expr else F.col("only_2") < -1
-        fb.continuous_join(left, right, ["key"], until, timeColumn="ts")
+        fb.continuousJoin(left, right, ["key"], until, timeColumn="ts")
         assert not records
         with pytest.raises(AnalysisException):
             left.select(expression("only_2"))
@@ -69,8 +69,8 @@ def test_a_condition_of_one_side_is_no_error_to_log(spark, sources, expression):
 def test_what_cannot_be_joined(spark, sources):
     left, right = (spark.read.parquet(str(path)) for path in sources)
     with pytest.raises(InvalidArgument, match="until is a bigint, not a condition"):
-        fb.continuous_join(left, right, "key", "x + 1", timeColumn="ts")
+        fb.continuousJoin(left, right, "key", "x + 1", timeColumn="ts")
     with pytest.raises(UnknownColumn, match="missing"):
-        fb.continuous_join(left, right, "key", "missing = 1", timeColumn="ts")
+        fb.continuousJoin(left, right, "key", "missing = 1", timeColumn="ts")
     with pytest.raises(InvalidArgument, match="write a condition"):
-        fb.continuous_join(left, right, "key", None, timeColumn="ts")
+        fb.continuousJoin(left, right, "key", None, timeColumn="ts")

@@ -10,7 +10,7 @@ from streams import assert_same, generate, oracle
 from test_recovery import WINDOW, counts, failure, push_watermark, run
 
 import forebay as fb
-from forebay.spark import places
+from forebay.state import places
 
 AGGREGATES = [fb.count("*").alias("n"), fb.median("x")]
 
@@ -52,7 +52,7 @@ def test_every_run_rebuilds_its_state_from_where_it_is_safe(spark, stream, tmp_p
             shutil.rmtree(tmp_path / "node")
         df = spark.readStream.schema(schema).parquet(str(source)).withWatermark("ts", "10 minutes")
         query = run(counts(df, WINDOW, ["key"], *AGGREGATES), tmp_path / "ck")
-        assert fb.progress(query).rows_in == stream.static.where("ts is not null").count()
+        assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
         assert (tmp_path / "ck" / "forebay").exists() == (place == "checkpoint")
         push_watermark(stream, 2)
         shutil.copy2(tmp_path / "stream-1-8" / "902.parquet", source)
@@ -65,11 +65,11 @@ def test_every_run_rebuilds_its_state_from_where_it_is_safe(spark, stream, tmp_p
 def test_local_state_is_lost_with_its_node_and_says_so(spark, stream, tmp_path):
     with confs(spark, durability="local", localDirectory=tmp_path / "node"):
         query = counts(stream.streaming("1 second"))
-        rows = fb.progress(run(query, tmp_path / "ck")).rows_in
+        rows = fb.progress(run(query, tmp_path / "ck")).rowsIn
         assert rows > 0
         assert not (tmp_path / "ck" / "forebay").exists()
         push_watermark(stream, 1)
-        assert fb.progress(run(query, tmp_path / "ck")).rows_in == rows + 1
+        assert fb.progress(run(query, tmp_path / "ck")).rowsIn == rows + 1
         push_watermark(stream, 2)
         shutil.rmtree(tmp_path / "node")
         assert "VersionNotFound" in failure(query, tmp_path / "ck")

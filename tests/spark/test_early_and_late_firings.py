@@ -17,7 +17,7 @@ def source(spark, tmp_path_factory):
 
 def counted(spark, source, tmp_path, name, window, **trigger):
     """Panes whose window ends before the last watermark, and the query."""
-    grouped = fb.groupBy(source.streaming("1 second"), window, "key").trigger(**trigger)
+    grouped = fb.groupBy(source.streaming("1 second"), window, "key").firing(**trigger)
     query = run(grouped.agg(fb.count("*").alias("n"), fb.sum("u").alias("u"), fb.median("u").alias("m")), tmp_path, name)
     watermark = query.lastProgress["eventTime"]["watermark"]
     panes = spark.table(name)
@@ -40,7 +40,7 @@ def test_panes_of_aligned_windows(spark, source, tmp_path, accumulate):
     found = panes.groupBy("window", "key").agg(kind("n").alias("n"), kind("u").alias("u"), F.count("*").alias("panes"))
     assert {(r.window.start, r.key): (r.n, r.u) for r in found.collect()} == wanted
     assert found.agg(F.max("panes")).first()[0] > 2
-    assert fb.progress(query).rows_late == 0
+    assert fb.progress(query).rowsLate == 0
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_sessions_that_late_rows_change(spark, source, tmp_path):
     wanted = {tuple(row) for row in sessions.count().collect() if row.window.end <= last}
     found = {tuple(row) for row in panes.select("session_window", "key", "n").collect()}
     assert wanted <= found
-    assert fb.progress(query).rows_late == 0
+    assert fb.progress(query).rowsLate == 0
 
 
 @pytest.mark.slow
@@ -64,11 +64,11 @@ def test_panes_of_a_function_of_rows(spark, source, tmp_path):
         return rows.select("u")
 
     df = source.streaming("1 second").select("ts", "key", "u")
-    grouped = fb.groupBy(df, fb.window("ts", "10 seconds"), "key").trigger(allowedLateness="1 second", accumulate=False)
+    grouped = fb.groupBy(df, fb.window("ts", "10 seconds"), "key").firing(allowedLateness="1 second", accumulate=False)
     run(grouped.agg(fb.apply(numbers, "u long")), tmp_path, "numbers")
     found = spark.table("numbers")
     assert found.count() == found.select("u").distinct().count() > 500
-    fb.register_state_source(spark)
+    fb.registerStateSource(spark)
     state = spark.read.format("forebay-state").option("path", str(tmp_path)).load()
     assert {"start", "end", "a_u"} <= {*state.columns}
     assert state.where("end is null").count() == 0 < state.count()
@@ -77,14 +77,14 @@ def test_panes_of_a_function_of_rows(spark, source, tmp_path):
 def test_of_a_batch_and_what_is_refused(source):
     rows = source.static.where("ts is not null")
     once = fb.groupBy(rows, fb.window("ts", "10 seconds"), "key")
-    plain, triggered = (g.agg(fb.count("*")).collect() for g in (once, once.trigger(every="1 second")))
+    plain, triggered = (g.agg(fb.count("*")).collect() for g in (once, once.firing(every="1 second")))
     assert sorted(map(repr, plain)) == sorted(map(repr, triggered))
     with pytest.raises(InvalidArgument, match="windows over event time"):
-        fb.groupBy(rows, fb.count_window(3), "key").trigger(every="1 second")
+        fb.groupBy(rows, fb.count_window(3), "key").firing(every="1 second")
     with pytest.raises(InvalidArgument, match="every '0 seconds' is not positive"):
-        once.trigger(every="0 seconds")
+        once.firing(every="0 seconds")
     with pytest.raises(InvalidArgument, match="is negative"):
-        once.trigger(allowedLateness="-1 second")
+        once.firing(allowedLateness="-1 second")
 
 
 def test_windows_of_a_stream_that_has_fallen_silent(spark, tmp_path):
@@ -95,7 +95,7 @@ def test_windows_of_a_stream_that_has_fallen_silent(spark, tmp_path):
     rows = spark.range(1000).selectExpr("timestamp_millis(1704067200000 + id * 20) ts", "id % 5 key")
     rows.write.parquet(str(tmp_path / "in"))
     df = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
-    grouped = fb.groupBy(df, fb.window("ts", "2 seconds"), "key").trigger(idleTimeout="2 seconds")
+    grouped = fb.groupBy(df, fb.window("ts", "2 seconds"), "key").firing(idleTimeout="2 seconds")
     found, failed = {}, set()
 
     def write(batch, number):

@@ -36,8 +36,8 @@ def check(stream, tmp_path, window, keys, aggregates, delay="5 seconds"):
     expected, late, partly = oracle_of_stream(stream, F.window("ts", *window), keys, aggregates, before, until)
     rows = assert_same(stream.spark.table(name), expected, len(keys))
     progress = fb.progress(query)
-    assert (progress.rows_late, progress.rows_partly_late) == (late, partly)
-    assert progress.rows_out == rows
+    assert (progress.rowsLate, progress.rowsPartlyLate) == (late, partly)
+    assert progress.rowsOut == rows
     assert late > 0 or delay != "5 seconds"
     return rows
 
@@ -163,7 +163,7 @@ def test_structs_that_are_null_as_a_whole(spark):
     right = df.where("id > 3").select("ts", "id", F.struct(F.lit("web").alias("c")).alias("via"))
     for joined in (
         fb.join(df, right, "id", fb.window("ts", window), "left"),
-        fb.interval_join(df, right, "id", "0 seconds", "1 second", "left", timeColumn="ts"),
+        fb.intervalJoin(df, right, "id", "0 seconds", "1 second", "left", timeColumn="ts"),
     ):
         assert sorted((row.id, row.s is None, row.via is None) for row in joined.collect()) == [
             (number, number % 3 > 0, number <= 3) for number in range(8)

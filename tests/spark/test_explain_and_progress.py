@@ -34,8 +34,8 @@ def test_explain_of_a_batch(spark, capsys):
 
 
 def test_progress_adds_up():
-    one = fb.Progress(rows_in=3, rows_out=1, state_rows=2, state_bytes=100)
-    assert one + one == fb.Progress(rows_in=6, rows_out=2, state_rows=4, state_bytes=200)
+    one = fb.Progress(rowsIn=3, rowsOut=1, stateRows=2, stateBytes=100)
+    assert one + one == fb.Progress(rowsIn=6, rowsOut=2, stateRows=4, stateBytes=200)
     assert sum([one, one], fb.Progress()) == one + one
 
 

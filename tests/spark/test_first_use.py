@@ -27,7 +27,7 @@ sessions = fb.groupBy(df.withWatermark("t", "1 second"), fb.session_window("t", 
 writer = sessions.writeStream.format("parquet").option("checkpointLocation", f"{sys.argv[1]}/checkpoint")
 query = writer.trigger(availableNow=True).start(f"{sys.argv[1]}/out")
 query.awaitTermination()
-print("batches", len(query.recentProgress), "results", fb.progress(query).rows_out)
+print("batches", len(query.recentProgress), "results", fb.progress(query).rowsOut)
 spark.stop()
 """
 

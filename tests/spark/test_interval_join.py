@@ -59,7 +59,7 @@ def waits(low, high):
 )
 def test_streams(spark, sources, tmp_path, how, bounds):
     left, right = (stream(spark, path) for path in sources)
-    found, _ = run(fb.interval_join(left, right, "key", *bounds, how), tmp_path)
+    found, _ = run(fb.intervalJoin(left, right, "key", *bounds, how), tmp_path)
     wanted = expected(spark, sources, how, ["key"], *bounds)
     ended = F.col("event_time") < F.lit("2024-01-01 00:30").cast("timestamp")
     assert same(found.where(ended), wanted.where(ended)) > 40
@@ -68,7 +68,7 @@ def test_streams(spark, sources, tmp_path, how, bounds):
 @pytest.mark.parametrize("how", ["full", *(pytest.param(how, marks=pytest.mark.slow) for how in HOWS if how != "full")])
 def test_batch(spark, sources, how):
     left, right = (spark.read.parquet(str(path)) for path in sources)
-    found = fb.interval_join(left, right, "key", *BOUNDS[0], how, timeColumn="ts")
+    found = fb.intervalJoin(left, right, "key", *BOUNDS[0], how, timeColumn="ts")
     assert same(found, expected(spark, sources, how, ["key"], *BOUNDS[0])) > 40
 
 
@@ -78,22 +78,22 @@ def test_a_side_that_is_hours_behind(spark, sources, tmp_path):
     ahead = spark.read.parquet(str(sources[0])).withColumn("ts", F.col("ts") + F.expr("interval 3 hours"))
     ahead.coalesce(1).write.parquet(str(tmp_path / "ahead"))
     left, right = stream(spark, tmp_path / "ahead", "1 second"), stream(spark, sources[1], "20 seconds")
-    found, query = run(fb.interval_join(left, right, "key", "-10804 seconds", "-10793 seconds"), tmp_path)
+    found, query = run(fb.intervalJoin(left, right, "key", "-10804 seconds", "-10793 seconds"), tmp_path)
     wanted = expected(spark, sources, "inner", ["key"], *BOUNDS[0])
     assert same(*(df.where("ts_right < '2024-01-01 00:30'").select("only_1", "only_2") for df in (found, wanted))) > 100
-    assert fb.progress(query).rows_late == 0
+    assert fb.progress(query).rowsLate == 0
 
 
 def test_an_empty_side(spark, sources):
     left, right = (spark.read.parquet(str(path)) for path in sources)
-    joined = fb.interval_join(left, right.limit(0), "key", *BOUNDS[0], "left", timeColumn=(F.col("ts"), "ts"))
+    joined = fb.intervalJoin(left, right.limit(0), "key", *BOUNDS[0], "left", timeColumn=(F.col("ts"), "ts"))
     assert joined.where("x_right is null").count() == joined.count() == left.count()
 
 
 @pytest.mark.slow
 def test_windows_over_a_join(spark, sources, tmp_path):
     left, right = (stream(spark, path) for path in sources)
-    meetings = fb.interval_join(left.select("ts", "key"), right.select("ts", "key", "x"), "key", *BOUNDS[0], "left")
+    meetings = fb.intervalJoin(left.select("ts", "key"), right.select("ts", "key", "x"), "key", *BOUNDS[0], "left")
     counts = fb.groupBy(meetings, fb.window("event_time", "10 seconds"), "key").agg(fb.count("x"), fb.count("*").alias("n"))
     found, _ = run(counts, tmp_path)
     wanted = expected(spark, sources, "left", ["key"], *BOUNDS[0]).groupBy(F.window("event_time", "10 seconds"), "key")
@@ -106,12 +106,12 @@ def test_windows_over_a_join(spark, sources, tmp_path):
 def test_columns_may_not_change_under_a_checkpoint(spark, sources, tmp_path):
     mine = shutil.copytree(sources[0], tmp_path / "left")
     left, right = stream(spark, mine), stream(spark, sources[1])
-    run(fb.interval_join(left, right, "key", *BOUNDS[0]), tmp_path)
+    run(fb.intervalJoin(left, right, "key", *BOUNDS[0]), tmp_path)
     shutil.copy(mine / "000.parquet", mine / "900.parquet")  # without more rows there is no micro-batch
     for other in (
-        fb.interval_join(left, right, "key", *BOUNDS[1]),
-        fb.interval_join(left, right, "key", *BOUNDS[0], how="left"),
-        fb.interval_join(left.drop("x"), right, "key", *BOUNDS[0]),
+        fb.intervalJoin(left, right, "key", *BOUNDS[1]),
+        fb.intervalJoin(left, right, "key", *BOUNDS[0], how="left"),
+        fb.intervalJoin(left.drop("x"), right, "key", *BOUNDS[0]),
     ):
         with pytest.raises(StreamingQueryException, match="was written by another operator"):
             run(other, tmp_path)
@@ -120,15 +120,15 @@ def test_columns_may_not_change_under_a_checkpoint(spark, sources, tmp_path):
 def test_what_cannot_be_joined(spark, sources):
     left, right = (spark.read.parquet(str(path)) for path in sources)
     with pytest.raises(MissingWatermark, match="timeColumn="):
-        fb.interval_join(left, right, "key", *BOUNDS[0])
+        fb.intervalJoin(left, right, "key", *BOUNDS[0])
     with pytest.raises(InvalidArgument, match="no row would meet"):
-        fb.interval_join(left, right, "key", "2 seconds", "1 second", timeColumn="ts")
+        fb.intervalJoin(left, right, "key", "2 seconds", "1 second", timeColumn="ts")
     with pytest.raises(InvalidArgument, match="upper 'soon' is not a duration"):
-        fb.interval_join(left, right, "key", "2 seconds", "soon", timeColumn="ts")
+        fb.intervalJoin(left, right, "key", "2 seconds", "soon", timeColumn="ts")
     with pytest.raises(UnsupportedType, match="the time column x is a bigint"):
-        fb.interval_join(left, right, "key", *BOUNDS[0], timeColumn=("ts", "x"))
+        fb.intervalJoin(left, right, "key", *BOUNDS[0], timeColumn=("ts", "x"))
     with pytest.raises(InvalidArgument, match="'event_time' of its own"):
         sides = (df.withColumn("event_time", F.col("ts")) for df in (left, right))
-        fb.interval_join(*sides, ["key", "event_time"], *BOUNDS[0], timeColumn="ts")
+        fb.intervalJoin(*sides, ["key", "event_time"], *BOUNDS[0], timeColumn="ts")
     with pytest.raises(InvalidArgument, match="a stream and a batch"):
-        fb.interval_join(stream(spark, sources[0]), right, "key", *BOUNDS[0])
+        fb.intervalJoin(stream(spark, sources[0]), right, "key", *BOUNDS[0])

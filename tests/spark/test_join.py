@@ -34,7 +34,7 @@ def test_aligned_windows(spark, sources, tmp_path, how):
     joined = fb.join(*(stream(spark, path) for path in sources), on="key", window=fb.window("ts", *durations), how=how)
     found, query = run(joined, tmp_path)
     assert same(ended(found), ended(aligned(spark, sources, how, ["key"], *durations))) > 30
-    assert fb.progress(query).rows_late == 0
+    assert fb.progress(query).rowsLate == 0
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_sides_with_watermarks_of_their_own_one_of_them_hours_behind(spark, sour
     expected = spark.read.parquet(str(behind)).where("ts < '2024-01-01 00:30'").count()
     assert ended(found).count() == expected
     assert ended(found).where("x is not null").count() == 0
-    assert fb.progress(query).rows_late == 0
+    assert fb.progress(query).rowsLate == 0
 
 
 def test_a_join_of_two_windowed_streams_over_which_another_operator_runs(spark, sources, tmp_path):

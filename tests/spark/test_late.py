@@ -53,7 +53,7 @@ def test_of_windows(source, tmp_path, kind):
         return fb.groupBy(df, window, "key").agg(fb.count("*").alias("n"), fb.sum("u"))
 
     results, late, progress = written(counted(source.streaming("1 second")), tmp_path)
-    assert late.count() == progress.rows_late > 50
+    assert late.count() == progress.rowsLate > 50
     assert late.columns == [*source.static.columns, "late_by"]
     in_time = source.static.join(late.select("u"), "u", "anti")
     (last,) = results.agg(F.max(f"{results.columns[0]}.end")).first()
@@ -64,13 +64,13 @@ def test_of_windows(source, tmp_path, kind):
 def test_of_a_join(source, tmp_path):
     df = source.streaming("1 second")
     left, right = df.select("ts", "key", "u"), df.where("u % 2 = 0").select("ts", "key", "s")
-    joined = fb.interval_join(left, right, "key", "-1 second", "1 second", "inner")
+    joined = fb.intervalJoin(left, right, "key", "-1 second", "1 second", "inner")
     results, late, progress = written(joined, tmp_path)
-    assert late.count() == progress.rows_late > 50
+    assert late.count() == progress.rowsLate > 50
     assert late.columns == [*results.columns[1:], "late_by"]
     of_left, of_right = late.where("ts is not null"), late.where("ts_right is not null")
     assert of_left.where("s is not null").count() == of_right.where("u is not null").count() == 0
-    assert of_left.count() + of_right.count() == progress.rows_late
+    assert of_left.count() + of_right.count() == progress.rowsLate
     assert of_left.join(left_of(results), "u", "semi").count() == 0
 
 
@@ -94,8 +94,18 @@ def test_by_how_much(source, tmp_path):
 def test_of_what_has_no_late_rows(spark, source, tmp_path):
     batch = fb.groupBy(source.static, fb.window("ts", "10 seconds")).agg(fb.count("*"))
     assert fb.late(batch).count() == 0
-    with pytest.raises(InvalidArgument, match="before select"):
-        fb.late(batch.select("window"))
+    selected = fb.late(batch.where("`count(1)` > 1").select("window"))
+    assert selected.columns == fb.late(batch).columns
+    with pytest.raises(InvalidArgument, match="the results of 0 operators"):
+        fb.late(source.static)
+    with pytest.raises(InvalidArgument, match="the results of 2 operators"):
+        fb.late(
+            batch.select("window").union(
+                fb.groupBy(source.static, fb.window("ts", "1 hour")).agg(fb.max("ts")).select("window")
+            )
+        )
+    twice = fb.groupBy(batch, fb.window("window.start", "1 minute")).agg(fb.count("*"))
+    assert fb.late(twice).columns == ["window", "count(1)", "late_by"]
     with pytest.raises(InvalidArgument, match="does not depend on event time"):
         fb.late(fb.rolling(source.static, "key").agg(fb.count("*")))
     with pytest.raises(InvalidArgument, match="'late_by' already"):

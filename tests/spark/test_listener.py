@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -15,7 +16,9 @@ from test_recovery import run
 
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark import listener
+from forebay.spark.driver import listener, plans
+from forebay.state.layout import Location, as_stored, layout_id
+from forebay.state.places import Root
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -53,7 +56,53 @@ def test_watermarks_below_operators_are_not_above_them(stream, tmp_path):
     counts = hourly(stream.streaming("1 second")).select(F.col("window").alias("w"), "key")
     other = stream.streaming("1 second").select("ts", "key").withWatermark("ts", "5 seconds")
     both = counts.select("key").union(other.select("key"))
-    assert listener.redefined(both._jdf.queryExecution().analyzed().toString()) is None
+    assert plans.redefined(both._jdf.queryExecution().analyzed().toString()) is None
+
+
+def test_results_without_a_watermark_may_be_given_one(spark, stream):
+    """Totals that go by the wall clock, or of a stream that has none."""
+    unwatermarked = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
+    clocked = fb.groupBy(stream.streaming("1 second"), fb.global_window(fb.every("1 second")), "key")
+    for grouped, key in ((clocked, "key"), (fb.rolling(unwatermarked, "value"), "value")):
+        newest = grouped.agg(fb.max("ts").alias("last")).withWatermark("last", "1 second")
+        fb.groupBy(newest, fb.window("last", "1 hour"), key).agg(fb.count("*"))
+    given = fb.rolling(stream.streaming("1 second"), "key").agg(fb.max("ts").alias("last")).withWatermark("last", "1 second")
+    assert plans.redefined(given._jdf.queryExecution().analyzed().toString()) == "last"
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [("s3a://b/ck", True), ("s3://c/ck", True), ("s3://b/other", False), ("/b/ck", False)],
+)
+def test_schemes_and_hosts_have_several_names(other, same):
+    assert listener._same("s3://b/ck", other) is same
+
+
+def test_a_link_to_a_checkpoint_is_no_copy(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").symlink_to(tmp_path / "here")
+    assert listener._same(f"file:{tmp_path}/here", f"{tmp_path}/there")
+    assert not listener._same(f"file:{tmp_path}/here", f"{tmp_path}/nowhere")
+
+
+def layout(*aggregates, **more):
+    return {"window": "window(ts)", "keys": [], "pattern": "RMW", "aggregates": {name: {} for name in aggregates}, **more}
+
+
+@pytest.mark.parametrize("begun", [{}, {"kind": "window", "identity": "siphash-2-4-128"}], ids=["earlier release", "now"])
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monkeypatch, begun, seed):
+    """Both are alike but for their aggregates; in which order their directories sort is left to the seed."""
+    root, window = Root(tmp_path), f"window(ts, {seed})"
+    unchanged, before, after = (layout(*names, window=window) for names in (("s", "n"), ("s", "n", "max"), ("s", "min")))
+    names = [Location.new(root, 0, {**each, **begun}).layout for each in (unchanged, before)]
+    now = [SimpleNamespace(layout={**each, "kind": "window"}) for each in (unchanged, after)]
+    monkeypatch.setattr(listener.queries, "operators", lambda plan: now)
+    found, hashed = listener._directories_of(root, "", 0, updating=False)
+    assert found == {
+        layout_id(as_stored(each.layout, updating=False)): [name] for each, name in zip(now, names, strict=True)
+    }
+    assert hashed == {each: [] if begun else there for each, there in found.items()}
 
 
 def test_a_watermark_that_stays_where_it_is_is_warned_of(spark, tmp_path, logged):
@@ -76,7 +125,7 @@ def test_many_partitions_are_warned_of(spark, stream, tmp_path, logged):
         spark.conf.set("spark.sql.shuffle.partitions", "2")
     (warning,) = logged
     assert "9 state partitions for 2 cores" in warning
-    assert 'spark.conf.set("spark.sql.shuffle.partitions", 2)' in warning
+    assert 'spark.conf.set("spark.sql.shuffle.partitions", ...) near the number of cores' in warning
     logged.clear()
     run(hourly(stream.streaming("1 second")), tmp_path / "few")
     assert not logged
@@ -106,7 +155,7 @@ def test_whatever_goes_wrong_stops_the_query_with_a_sentence(stream, tmp_path, l
 
 def test_a_checkpoint_is_moved_as_the_docs_say(stream, tmp_path, logged):
     old, new = tmp_path / "old", tmp_path / "new place"
-    rows = fb.progress(run(hourly(stream.streaming("1 second")), old)).rows_in
+    rows = fb.progress(run(hourly(stream.streaming("1 second")), old)).rowsIn
     shutil.copytree(old, new)
     message = re.escape(f"the checkpoint at file:{new} was copied from file:{old}: Spark keeps absolute paths")
     with pytest.raises(UnsupportedConfiguration, match=message):
@@ -124,7 +173,7 @@ def test_a_checkpoint_is_moved_as_the_docs_say(stream, tmp_path, logged):
     subprocess.run(
         ["sh", "-euc", commands()], env={"PATH": os.environ["PATH"], "old": str(old), "new": str(new)}, check=True
     )
-    assert fb.progress(run(hourly(stream.streaming("1 second")), new)).rows_in > rows
+    assert fb.progress(run(hourly(stream.streaming("1 second")), new)).rowsIn > rows
 
 
 def commands():

@@ -10,7 +10,7 @@ from test_recovery import WINDOW, counts, run
 
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark import metrics, prometheus
+from forebay.spark.driver import metrics, prometheus
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +33,15 @@ def query(spark, stream, tmp_path_factory):
 
 def test_they_add_up_to_the_totals_in_the_state(query):
     ended, _ = query
-    batches = fb.recent_metrics(ended)
+    batches = fb.recentMetrics(ended)
     assert [batch["batchId"] for batch in batches] == sorted({report["batchId"] for report in ended.recentProgress})
     operators = [operator for batch in batches for operator in batch["operators"]]
     assert len(operators) == len(batches)
     totals = fb.progress(ended)
-    assert sum(operator["rowsIn"] for operator in operators) == totals.rows_in > 0
-    assert sum(operator["windowsFired"] for operator in operators) == totals.windows_fired > 0
-    assert sum(operator["rowsOut"] for operator in operators) == totals.rows_out > 0
-    assert sum(operator["rowsLate"] for operator in operators) == totals.rows_late
+    assert sum(operator["rowsIn"] for operator in operators) == totals.rowsIn > 0
+    assert sum(operator["windowsFired"] for operator in operators) == totals.windowsFired > 0
+    assert sum(operator["rowsOut"] for operator in operators) == totals.rowsOut > 0
+    assert sum(operator["rowsLate"] for operator in operators) == totals.rowsLate
     assert all(operator["commitTimeMs"] > 0 for operator in operators)
     assert max(operator["memoryBytes"] for operator in operators) > 0
     assert set(operators[0]) == {"operator", *metrics.UNITS, *metrics.SIZES}
@@ -50,16 +50,16 @@ def test_they_add_up_to_the_totals_in_the_state(query):
 def test_a_listener_is_told_after_each_micro_batch(query):
     ended, told = query
     mine = [batch for query_id, batch in told if query_id == str(ended.id)]
-    assert mine == fb.recent_metrics(ended)
+    assert mine == fb.recentMetrics(ended)
 
 
 def test_old_micro_batches_are_added_up(query, monkeypatch):
     ended, _ = query
     before = metrics.totals()
-    count = len(fb.recent_metrics(ended))
+    count = len(fb.recentMetrics(ended))
     monkeypatch.setattr(metrics, "KEPT_BATCHES", 2)
     assert count > 2
-    assert len(fb.recent_metrics(ended)) == 2
+    assert len(fb.recentMetrics(ended)) == 2
     assert {key: values["rowsIn"] for key, values in metrics.totals().items()} == {
         key: values["rowsIn"] for key, values in before.items()
     }
@@ -69,10 +69,19 @@ def test_of_a_query_that_has_ended_little_is_kept(query):
     ended, _ = query
     mine = {key: values for key, values in metrics._kept().items() if key[0] == str(ended.id)}
     assert {vnode for _, _, _, vnode in mine} == {metrics.ALL_NODES}
-    assert len(mine) == len(fb.recent_metrics(ended)) + 1  # those of older micro-batches are one more
+    assert len(mine) == len(fb.recentMetrics(ended)) + 1  # those of older micro-batches are one more
     for number in range(metrics.ENDED_QUERIES):
         metrics.retire(f"query {number}")
-    assert fb.recent_metrics(ended) == []
+    assert fb.recentMetrics(ended) == []
+
+
+def test_a_micro_batch_that_runs_again_after_its_query_has_failed_counts_once(spark):
+    reporter = metrics.reporter(spark)
+    for rows in ({0: 7}, {0: 7, 2: 7}):
+        reporter.add({("again", 5, "operator", vnode): {"rowsIn": count} for vnode, count in rows.items()})
+        metrics.retire("again")
+        metrics.revive("again")
+    assert metrics.totals()["again", "operator"]["rowsIn"] == 14
 
 
 def test_prometheus_is_shown_them(spark, stream, tmp_path):
@@ -90,7 +99,7 @@ def test_prometheus_is_shown_them(spark, stream, tmp_path):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
         lines = response.read().decode().splitlines()
     (rows,) = [line for line in lines if line.startswith("forebay_rows_in_total{") and str(ended.id) in line]
-    assert float(rows.rpartition(" ")[2]) == fb.progress(ended).rows_in
+    assert float(rows.rpartition(" ")[2]) == fb.progress(ended).rowsIn
     assert any(line.startswith("forebay_state_bytes{") for line in lines)
     prometheus._served.discard(port)
     with pytest.raises(UnsupportedConfiguration, match=f"prometheusPort is {port}"):

@@ -57,7 +57,7 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
     expected = oracle(stream.static.where(F.col("ts") < "2024-01-01 00:30"), F.window("ts", *WINDOW), ["key"], aggregates)
     result = counts(stream.streaming("10 minutes"), WINDOW, ["key"], *aggregates)
     total, query = total_when_every_batch_fails_once(spark, result, tmp_path / "ck")
-    assert fb.progress(query).rows_in == stream.static.where("ts is not null").count()
+    assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
     assert assert_same(total, expected, 1) > 50
 
 
@@ -103,8 +103,8 @@ def test_joins_of_which_every_batch_fails_once(spark, stream, tmp_path):
         for kind, joined in {
             "AAR": fb.join(left, right, "key", fb.window("ts", "10 seconds"), "left"),
             "AUR": fb.join(left, right, "key", fb.session_window("ts", "2 seconds"), "full"),
-            "interval": fb.interval_join(left, right, "key", "-1 second", "2 seconds", "full", timeColumn="ts"),
-            "continuous": fb.continuous_join(left, right, "key", "i > 80", timeColumn="ts"),
+            "interval": fb.intervalJoin(left, right, "key", "-1 second", "2 seconds", "full", timeColumn="ts"),
+            "continuous": fb.continuousJoin(left, right, "key", "i > 80", timeColumn="ts"),
         }.items():
             yield joined.select(F.lit(kind).alias("kind"), F.to_json(F.struct(*joined.columns)).alias("row"))
 
@@ -130,9 +130,9 @@ def test_operators_whose_results_go_by_micro_batches_when_every_one_fails_once(s
         for kind, result in {
             "rolling": fb.rolling(df, "key").agg(fb.sum("u")),
             "dedupe": fb.dedupe(df, "key", "10 seconds").select("key", "u"),
-            "panes": grouped.trigger(every="5 seconds", allowedLateness="30 seconds", accumulate=False).agg(fb.sum("u")),
+            "panes": grouped.firing(every="5 seconds", allowedLateness="30 seconds", accumulate=False).agg(fb.sum("u")),
             "sessions": fb.groupBy(df, fb.session_window("ts", "1 second"), "key")
-            .trigger(every="5 seconds", allowedLateness="30 seconds")
+            .firing(every="5 seconds", allowedLateness="30 seconds")
             .agg(fb.median("u")),
             "counts": counts,
             "late": fb.late(counts).select("key", "u", F.col("late_by").cast("string").alias("late_by")),
@@ -174,7 +174,7 @@ def test_no_row_data_is_left_when_the_last_window_has_fired(stream, tmp_path, ag
     query = run(
         counts(stream.streaming("1 second"), WINDOW, ["key"], aggregate), tmp_path / "ck", f"left_{aggregate.function}"
     )
-    assert fb.progress(query).state_rows == 1  # the last row pushed
+    assert fb.progress(query).stateRows == 1  # the last row pushed
     rows = [
         pa.ipc.open_stream(path.read_bytes()).read_all().num_rows for path in (tmp_path / "ck").rglob("forebay/*/*/*.arrow")
     ]
@@ -204,7 +204,7 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
         assert "LayoutChanged: the state in" in message
         assert named in message
         assert "new checkpoint location" in message
-    assert fb.progress(run(query(), checkpoint)).rows_in == stream.static.where("ts is not null").count()
+    assert fb.progress(run(query(), checkpoint)).rowsIn == stream.static.where("ts is not null").count()
 
 
 def flipped(data, other):
@@ -235,7 +235,7 @@ def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path
     """Files truncated, zeroed, with a bit flipped, deleted, or with the content of another version's."""
     checkpoint = tmp_path / "ck"
     query = fb.groupBy(stream.streaming("1 second"), window, "key").agg(fb.count("*").alias("n"), fb.median("x"))
-    rows = fb.progress(run(query, checkpoint)).rows_in
+    rows = fb.progress(run(query, checkpoint)).rowsIn
     push_watermark(stream, 1)
     for kind, name in damages:
         whole = {path: path.read_bytes() for path in sorted(checkpoint.rglob(f"forebay/*/*/*.{kind}"))}
@@ -248,7 +248,7 @@ def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path
         assert any(str(path) in message for path in whole)
         for path, data in whole.items():
             path.write_bytes(data)
-    assert fb.progress(run(query, checkpoint)).rows_in == rows + 1
+    assert fb.progress(run(query, checkpoint)).rowsIn == rows + 1
 
 
 def test_a_batch_that_runs_again_on_an_older_copy_gives_what_it_gave(spark, stream, tmp_path):
@@ -292,7 +292,7 @@ def test_state_can_live_elsewhere(spark, stream, tmp_path):
     spark.conf.set("spark.forebay.stateDirectory", str(tmp_path / "elsewhere"))
     try:
         query = run(counts(stream.streaming("1 second")), tmp_path / "ck")
-        assert fb.progress(query).rows_in > 0
+        assert fb.progress(query).rowsIn > 0
         assert list((tmp_path / "elsewhere" / str(query.id)).rglob("*.manifest"))
         assert not (tmp_path / "ck" / "forebay").exists()
     finally:
@@ -308,7 +308,7 @@ def test_a_full_disk_stops_the_query_with_the_path(spark, stream, tmp_path):
     assert "StateDirectoryError: cannot create the state directory" in message
     assert str(checkpoint / "forebay") in message
     (checkpoint / "forebay").unlink()
-    assert fb.progress(run(counts(stream.streaming("1 second")), checkpoint)).rows_in > 0
+    assert fb.progress(run(counts(stream.streaming("1 second")), checkpoint)).rowsIn > 0
 
 
 def test_two_queries_and_two_operators_in_one_query_share_nothing(spark, stream, tmp_path):

@@ -45,7 +45,7 @@ def test_rolling_gives_a_row_for_each_key_of_a_batch(stream, tmp_path):
             assert batch not in batches or not batches[batch].count()
             continue
         assert assert_same(batches[batch], expected, 0) > 10
-    assert fb.progress(query).rows_in == stream.static.count()
+    assert fb.progress(query).rowsIn == stream.static.count()
 
 
 @pytest.mark.slow
@@ -80,8 +80,8 @@ def test_dedupe_keeps_what_spark_keeps_within_a_watermark(stream, tmp_path):
     total = sum(rows.count() for rows in mine.values())
     assert 50 < total < stream.static.count() / 2
     progress = fb.progress(query)
-    assert progress.rows_out == total
-    assert progress.state_rows == 0
+    assert progress.rowsOut == total
+    assert progress.stateRows == 0
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from test_recovery import WINDOW, counts, run
 from typer.testing import CliRunner
 
 import forebay as fb
-from forebay.cli import app
+from forebay.cli.app import app
 from forebay.errors import InvalidArgument
-from forebay.inspection import opened, verify
+from forebay.state.inspection import opened, verify
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +41,22 @@ def shell(*arguments, status=0):
 def test_everything_in_state_is_read(spark, stream, checkpoint, tmp_path):
     """As many rows as the query has taken, for no window has fired; and the same ones from the command line."""
     path, query = checkpoint
-    fb.register_state_source(spark)
+    fb.registerStateSource(spark)
     state = spark.read.format("forebay-state").load(str(path))
     assert state.columns[:4] == ["vnode", "start", "end", "key"]
     progress = fb.progress(query)
-    assert state.count() == progress.state_rows > 0
+    assert state.count() == progress.stateRows > 0
     keys = {row.key for row in state.select("key").distinct().collect()}
     assert keys == {row.key for row in stream.static.where("ts is not null").select("key").distinct().collect()}
     if "rows" in state.columns:
-        assert state.agg(F.sum("rows")).first()[0] == progress.rows_in
+        assert state.agg(F.sum("rows")).first()[0] == progress.rowsIn
     else:
-        assert state.count() == progress.rows_in
+        assert state.count() == progress.rowsIn
     for suffix in ("csv", "parquet"):
-        assert f"{progress.state_rows:,} rows" in shell("export", path, tmp_path / f"state.{suffix}")
-    assert pl.read_parquet(tmp_path / "state.parquet").height == progress.state_rows
+        assert f"{progress.stateRows:,} rows" in shell("export", path, tmp_path / f"state.{suffix}")
+    assert pl.read_parquet(tmp_path / "state.parquet").height == progress.stateRows
     with (tmp_path / "state.csv").open() as file:
-        assert sum(1 for _ in csv.reader(file)) == progress.state_rows + 1
+        assert sum(1 for _ in csv.reader(file)) == progress.stateRows + 1
 
 
 def test_the_command_line_says_what_there_is(checkpoint):
@@ -71,7 +71,7 @@ def test_the_command_line_says_what_there_is(checkpoint):
 
 def test_a_micro_batch_that_is_kept_and_one_that_is_not(spark, checkpoint):
     path, query = checkpoint
-    fb.register_state_source(spark)
+    fb.registerStateSource(spark)
     last = max(batch["batchId"] for batch in query.recentProgress if batch["numInputRows"])
     source = spark.read.format("forebay-state")
     whole = source.option("batchId", last).load(str(path)).count()
@@ -97,7 +97,7 @@ def test_damage_is_found(checkpoint):
 def test_rows_that_have_met_others_are_no_damage(stream, tmp_path):
     """Rows that wait in an outer interval join have marks beside them once they have met somebody."""
     df = stream.streaming("1 second")
-    joined = fb.interval_join(df.select("ts", "key"), df.select("ts", "key", "u"), "key", "0 seconds", "1 hour", "left")
+    joined = fb.intervalJoin(df.select("ts", "key"), df.select("ts", "key", "u"), "key", "0 seconds", "1 hour", "left")
     run(joined, tmp_path / "ck")
     with opened(str(tmp_path / "ck")) as operators:
         (operator,) = operators
@@ -134,7 +134,7 @@ def test_keys_of_all_types(spark, stream, tmp_path):
         fb.collect_list("s"), fb.max("dec")
     )
     run(df, tmp_path / "ck")
-    fb.register_state_source(spark)
+    fb.registerStateSource(spark)
     state = spark.read.format("forebay-state").load(str(tmp_path / "ck"))
     expected = stream.static.where("ts is not null").select(*grouping)
     found = state.select(*(f"`{key}`" for key in keys))

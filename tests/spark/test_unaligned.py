@@ -56,7 +56,7 @@ def test_sessions(stream, tmp_path, names, gap, aggregates):
     windows = fb.session_window("ts", gap), F.session_window("ts", gap)
     query, found, expected = run_both(stream, tmp_path, names, *windows, ["key"], aggregates)
     assert assert_same(found, expected, 1) > 100
-    assert fb.progress(query).rows_late > 0
+    assert fb.progress(query).rowsLate > 0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_sessions_of_many_keys(spark, tmp_path, names, aggregates):
     windows = fb.session_window("ts", "8 seconds"), F.session_window("ts", "8 seconds")
     query, found, expected = run_both(many, tmp_path, names, *windows, ["key"], aggregates)
     assert assert_same(found, expected, 1) > 10_000
-    assert fb.progress(query).rows_out == found.count()
+    assert fb.progress(query).rowsOut == found.count()
 
 
 @pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
@@ -115,7 +115,7 @@ def test_update_mode(stream, tmp_path, names, window):
     rows = sorted(map(str, found.collect()))
     assert rows == sorted(map(str, expected.collect()))
     assert len(rows) > 400
-    assert fb.progress(query).rows_out == len(rows)
+    assert fb.progress(query).rowsOut == len(rows)
 
 
 def test_sessions_count_distinct_values(stream):
@@ -180,7 +180,7 @@ def test_a_global_window_every_so_many_rows(stream, tmp_path, names, accumulate,
     assert len(rows) == len(found) > 100
 
 
-@pytest.mark.parametrize("accumulate", [False, True], ids=["purging", "accumulating"])
+@pytest.mark.parametrize("accumulate", [False, True], ids=["discarding", "accumulating"])
 def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
     """Spark runs a query with processing time triggers until it is stopped, so results are awaited."""
     window = fb.global_window(fb.every("1 second"), accumulate)
@@ -202,8 +202,10 @@ def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
         query.stop()
 
 
-@pytest.mark.parametrize("hint", [None, "aligned", pytest.param("rmw", marks=SLOW)])
+@pytest.mark.parametrize("hint", [None, "aligned", pytest.param("incremental", marks=SLOW)])
 def test_custom_windows(stream, tmp_path, names, hint):
+    incremental, hint = (True, None) if hint == "incremental" else (False, hint)
+
     def turns(times, second=SECOND):
         phase = times % (10 * second)
         first, middle = phase < 3 * second, phase < 8 * second
@@ -212,8 +214,10 @@ def test_custom_windows(stream, tmp_path, names, hint):
         return times - phase + start, times - phase + end
 
     aggregates = [fb.count("*").alias("n"), fb.sum("u").alias("sum")]
-    aggregates += [] if hint == "rmw" else [fb.collect_list("u").alias("all")]
-    df = fb.groupBy(stream.streaming("5 seconds"), fb.custom_window(turns, hint=hint), "key").agg(*aggregates)
+    aggregates += [] if incremental else [fb.collect_list("u").alias("all")]
+    df = fb.groupBy(stream.streaming("5 seconds"), fb.custom_window(turns, hint=hint, incremental=incremental), "key").agg(
+        *aggregates
+    )
     query = run(df, tmp_path, names[0])
     before, until = watermarks(query)
     expected, late, read = defaultdict(list), 0, 0
@@ -228,14 +232,14 @@ def test_custom_windows(stream, tmp_path, names, hint):
                 expected[start, end, key].append(row.u)
             read += 1
     found = stream.spark.table(names[0]).selectExpr(
-        "unix_micros(window.start) s", "unix_micros(window.end) e", "key", "n", "sum", *([] if hint == "rmw" else ["`all`"])
+        "unix_micros(window.start) s", "unix_micros(window.end) e", "key", "n", "sum", *([] if incremental else ["`all`"])
     )
     rows = {(row.s, row.e, row.key): row for row in found.collect()}
     assert {at: (row.n, row["sum"]) for at, row in rows.items()} == {at: (len(v), sum(v)) for at, v in expected.items()}
-    if hint != "rmw":
+    if not incremental:
         assert {at: row["all"] for at, row in rows.items()} == expected
-    assert fb.progress(query).rows_late == late > 0
-    assert fb.progress(query).rows_in == read
+    assert fb.progress(query).rowsLate == late > 0
+    assert fb.progress(query).rowsIn == read
 
 
 @pytest.mark.parametrize("shared", [True, pytest.param(False, marks=SLOW)])

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from forebay.store import kernels
+from forebay.store import index_kernels as kernels
 from forebay.store.key_index import KeyIndex
 
 
@@ -79,7 +79,7 @@ def test_what_a_window_has_absorbed_goes_with_it_after_a_restart():
     for start in (0, 20, 10):  # the last one joins the other two
         (slot,) = index.place_merging(key, key, np.array([start]), np.array([start + 10]))
     saved = index.changes()
-    index.touch(np.array([slot], np.int32))
+    index.schedule(np.array([slot], np.int32), 40)
     restored = KeyIndex.restored([*saved, *index.changes()])
     assert len(restored) == 2
     restored.remove(restored.live())

@@ -297,7 +297,6 @@ def run_histories(kind, examples):
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),
-            derandomize=True,
         ),
     )
     return Machine.done

@@ -1,1 +1,1 @@
-"""Aggregate functions: what the user names (`functions`), and how the operator computes them (`aggregation`)."""
+"""Internal: aggregate functions. What users name is in `functions`; how the operator computes it in `aggregation`."""

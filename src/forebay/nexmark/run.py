@@ -22,8 +22,8 @@ import forebay as fb
 from forebay.errors import InvalidArgument
 from forebay.nexmark.queries import QUERIES
 from forebay.nexmark.source import register
-from forebay.spark.checkpoint import MARK, plan_of
-from forebay.spark.conf import PROVIDER, ROCKSDB
+from forebay.spark.driver.conf import PROVIDER, ROCKSDB
+from forebay.spark.driver.query import MARK, plan_of
 
 WARM_UP = 0.25
 """The share of the micro-batches, the first ones, that is not measured."""
@@ -144,7 +144,7 @@ def run(
         if not MARK.search(plan_of(query)):
             return measured
         state = fb.progress(query)
-        return replace(measured, state_rows=state.state_rows, state_bytes=state.state_bytes, rows_late=state.rows_late)
+        return replace(measured, state_rows=state.stateRows, state_bytes=state.stateBytes, rows_late=state.rowsLate)
     finally:
         query.stop()
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from forebay.errors import InvalidArgument
 from forebay.nexmark.config import NexmarkConfig
-from forebay.spark.conf import require_forebay_in_workers
+from forebay.spark.driver.conf import require_forebay_in_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa

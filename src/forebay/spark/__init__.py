@@ -1,1 +1,1 @@
-"""forebay on PySpark Structured Streaming: what the user calls, and the vehicle that runs it."""
+"""Internal: forebay on PySpark Structured Streaming. `driver` plans, `worker` runs in tasks."""

@@ -1,1 +1,1 @@
-"""The state store, free of any engine: no module in this package imports Spark."""
+"""Internal, but for `listing`, which is public: the state store, free of any engine. No Spark here."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -13,13 +12,11 @@ import pyarrow as pa
 from forebay.store.archive import Archive
 from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.store.filenames import Version
+from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.windows import Times
-
-if TYPE_CHECKING:
-    from forebay.evolution import StoredForm
 
 SLICE = "slice"
 """The column that holds the start of a row's slice, in microseconds, wherever rows of several slices are together."""
@@ -48,7 +45,7 @@ class AlignedStore:
         How `ExtentLog` combines small extents; the default puts their rows together and leaves large ones alone.
     archive : Archive, optional
         Where versions are safe, if not in the directory.
-    form : StoredForm, optional
+    form : Form, optional
         What rows are to be like, where some may have been stored otherwise.
 
     Examples
@@ -74,7 +71,7 @@ class AlignedStore:
         combine: Combine | None = None,
         combine_bytes: int = SEGMENT_BYTES,
         archive: Archive | None = None,
-        form: StoredForm | None = None,
+        form: Form | None = None,
     ) -> None:
         self.directory = directory
         self._options = options or Options()

@@ -62,7 +62,9 @@ def copy(source: int, offset: int, length: int, descriptor: int, path: Path) -> 
     """Append bytes of an open file, inside the kernel where the file system can do that; how many there were."""
     with reported("copy into", path):
         try:
-            return os.copy_file_range(source, descriptor, length, offset_src=offset)
+            copied = os.copy_file_range(source, descriptor, length, offset_src=offset)
+            if copied:
+                return copied
         except OSError as error:
             if error.errno not in _NO_COPY:
                 raise

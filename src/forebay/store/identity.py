@@ -9,7 +9,7 @@ Otherwise it is
 
 * one more than its number of bytes, and the bytes, filled up with zeros (strings and binaries);
 * one more than its number of elements, and the identities of the elements (lists);
-* 1, and the values of the fields (structs);
+* 1, and the values of the fields (structs; of a NULL one, 0 and the values of its fields as if they were NULL);
 * 1, and one word, or two for a decimal (everything else).
 """
 
@@ -95,7 +95,7 @@ def _fixed(column: pa.Array) -> Words:
     """The words of values of a fixed width, a row each."""
     kind = column.type
     if pa.types.is_decimal128(kind):
-        return np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset :][: 2 * len(column)].reshape(-1, 2)
+        return np.frombuffer(column.buffers()[1].slice(16 * column.offset, 16 * len(column)), np.uint64).reshape(-1, 2)
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
     elif pa.types.is_floating(kind):

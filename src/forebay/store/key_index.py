@@ -18,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.store import kernels
-from forebay.store.kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
+from forebay.store import index_kernels as kernels
+from forebay.store.index_kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
 
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
 """The columns that versions have; chains are put together again."""
+
+_MOST_STORED = 2**31 - 1
 
 _AT_ONCE = 1 << 16
 """Rows that are placed at a time: there must be room for as many more windows."""
@@ -104,6 +106,30 @@ class KeyIndex:
         """Bounds of windows, one row ``start, end`` each."""
         return np.stack([self.columns.start[slots], self.columns.end[slots]], axis=1)
 
+    def ends(self, slots: Slots) -> Times:
+        """When windows end."""
+        ends: Times = self.columns.end[slots]
+        return ends
+
+    def estimates(self, slots: Slots) -> Times:
+        """The estimated trigger times of windows."""
+        ett: Times = self.columns.ett[slots]
+        return ett
+
+    def identities(self, slots: Slots) -> tuple[Times, Times]:
+        """The identities of the keys of windows."""
+        return self.columns.high[slots], self.columns.low[slots]
+
+    def stored(self, slots: Slots) -> Times:
+        """How many rows windows have on disk, those that they have absorbed left out."""
+        stored: Times = self.columns.stored[slots].astype(np.int64)
+        return stored
+
+    @property
+    def stored_rows(self) -> int:
+        """How many rows all open windows have on disk."""
+        return int(self.columns.stored.sum(dtype=np.int64))
+
     def live(self) -> Slots:
         """All windows, absorbed ones left out."""
         used = int(self._scalars[USED])
@@ -117,8 +143,20 @@ class KeyIndex:
 
     # changing -------------------------------------------------------------------------------------------------------
 
-    def touch(self, slots: Slots) -> None:
-        """Note that columns of these slots were changed."""
+    def schedule(self, slots: Slots, ett: Times | int) -> None:
+        """Windows have other estimated trigger times."""
+        self._set("ett", slots, ett)
+
+    def restart(self, slots: Slots) -> None:
+        """Windows over numbered rows begin after the last of these: ``start`` becomes ``end``."""
+        self._set("start", slots, self.columns.end[slots])
+
+    def store(self, slots: Slots, rows: npt.NDArray[np.integer[Any]]) -> None:
+        """Windows have so many rows on disk."""
+        self._set("stored", slots, np.minimum(rows, _MOST_STORED))
+
+    def _set(self, column: str, slots: Slots, values: Any) -> None:
+        self.columns[column][slots] = values
         kernels.touch_all(self._dirty, self._scalars, slots)
 
     def remove(self, slots: Slots) -> None:
@@ -127,9 +165,8 @@ class KeyIndex:
 
     def renew(self, slots: Slots) -> None:
         """Forget the rows of windows that have absorbed none; the windows stay."""
-        self.columns.generation[slots] += 2
-        self.columns.stored[slots] = 0
-        self.touch(slots)
+        self._set("generation", slots, self.columns.generation[slots] + 2)
+        self._set("stored", slots, 0)
 
     # versions -------------------------------------------------------------------------------------------------------
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from forebay.store import filenames
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
+from forebay.store.form import Form
 from forebay.store.options import Options
 from forebay.store.unaligned import Merge, UnalignedStore
-
-if TYPE_CHECKING:
-    from forebay.evolution import StoredForm
 
 _MOST = 16
 
@@ -30,7 +27,7 @@ def take(
     options: Options,
     merge: Merge | None,
     archive: Archive | None,
-    form: StoredForm,
+    form: Form,
 ) -> UnalignedStore:
     """The store in a directory: the one that was kept, if version, options and form are the same, or else a new one.
 
@@ -52,7 +49,10 @@ def take(
 
 
 def keep(store: UnalignedStore) -> None:
-    """Keep a store that has just been committed, and let go of the ones used longest ago when memory runs short."""
+    """Keep a store that has been committed and has let go of its files.
+
+    Those used longest ago go when memory runs short.
+    """
     store.merge = None  # it belongs to the batch that is over, and that has the store: a cycle would outlive both
     _open[store.directory] = store
     while len(_open) > _MOST or (

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.store import kernels
-from forebay.store.kernels import NEARBY, Columns
+from forebay.store import row_kernels as kernels
+from forebay.store.index_kernels import Columns
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
+from forebay.store.row_kernels import NEARBY
 
 
 class Pieces(NamedTuple):

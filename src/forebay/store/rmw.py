@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -17,10 +16,8 @@ import pyarrow as pa
 from forebay.store.aligned import LOAD_FACTOR, AlignedStore
 from forebay.store.archive import Archive
 from forebay.store.filenames import Version
+from forebay.store.form import Form
 from forebay.store.options import Options
-
-if TYPE_CHECKING:
-    from forebay.evolution import StoredForm
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -32,7 +29,7 @@ def open_rmw(
     merge: Merge,
     options: Options | None = None,
     archive: Archive | None = None,
-    form: StoredForm | None = None,
+    form: Form | None = None,
 ) -> AlignedStore:
     """A store of partial aggregates by slice: an `AlignedStore` that merges what it combines.
 
@@ -50,7 +47,7 @@ def open_rmw(
         Limits.
     archive : Archive, optional
         Where versions are safe, if not in the directory.
-    form : StoredForm, optional
+    form : Form, optional
         What rows are to be like, where some may have been stored otherwise.
 
     Returns

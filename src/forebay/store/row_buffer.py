@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.store import kernels
+from forebay.store import row_kernels as kernels
 from forebay.store.extent_log import joining
 from forebay.store.key_index import KeyIndex, Slots
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +19,18 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument
-from forebay.store import kernels
+from forebay.store import row_kernels as kernels
 from forebay.store.archive import Archive
 from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
 from forebay.store.filenames import Version
-from forebay.store.kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
+from forebay.store.form import Form
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import KIND_BITS, Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
-
-if TYPE_CHECKING:
-    from forebay.evolution import StoredForm
+from forebay.store.row_kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
 
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
@@ -43,7 +41,6 @@ _DATA, _PIECES, _INDEX = range(3)
 _LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 32
 _SLOTS_PER_CHANGE = 1 << 14
 """An index of so many times as many slots may be that many micro-batches behind: to write all of it costs a MB for each."""
-_MOST_STORED = 2**31 - 1
 
 
 class UnalignedStore:
@@ -64,7 +61,7 @@ class UnalignedStore:
         store is RMW: rows of a window are merged whenever they are written.
     archive : Archive, optional
         Where versions are safe, if not in the directory.
-    form : StoredForm, optional
+    form : Form, optional
         What rows are to be like, where some may have been stored otherwise.
 
     Examples
@@ -89,7 +86,7 @@ class UnalignedStore:
         options: Options | None = None,
         merge: Merge | None = None,
         archive: Archive | None = None,
-        form: StoredForm | None = None,
+        form: Form | None = None,
     ) -> None:
         self.directory = directory
         self.options = options or Options()
@@ -187,16 +184,14 @@ class UnalignedStore:
             grown = self._loaded[slots] == self.index.columns.generation[slots]
             if grown.any():
                 self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
-            stored = self.index.columns.stored[owners] + counts.astype(np.int64)
-            self.index.columns.stored[owners] = np.minimum(stored, _MOST_STORED)
+            self.index.store(owners, self.index.stored(owners) + counts)
             self._room()
-            self.index.touch(owners)
         self._written.clear()
 
     def compact(self) -> None:
         """Clear out dead rows, if there are too many of them."""
         most = self.options.max_space_amplification
-        needed = int(self.index.columns.stored.sum(dtype=np.int64))
+        needed = self.index.stored_rows
         rows = {number: self._log.rows_of([number]) for number in self._extents}
         live = dict(rows)
         if sum(rows.values()) > most * needed:
@@ -375,9 +370,8 @@ class UnalignedStore:
         """Windows have fewer rows on disk since some were merged. A window that had some still has one."""
         if len(after) < len(before):
             (rows, owners), (left, _) = (kernels.counted(slots, self.index.capacity) for slots in (before, after))
-            stored = self.index.columns.stored[owners]
-            self.index.columns.stored[owners] = np.maximum(np.minimum(stored, 1), stored - (rows - left)[owners])
-            self.index.touch(owners)
+            stored = self.index.stored(owners)
+            self.index.store(owners, np.maximum(np.minimum(stored, 1), stored - (rows - left)[owners]))
 
     def _combine(self) -> None:
         sizes = [self._log.bytes_of([number]) for number in self._extents]

@@ -1,0 +1,1 @@
+"""Internal: the command line, ``forebay``. Its commands are in `nexmark` and `state`; `app` puts them together."""

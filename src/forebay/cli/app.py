@@ -1,0 +1,24 @@
+"""The command line: ``forebay nexmark ...`` and ``forebay state ...``."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from forebay.cli.nexmark import nexmark
+from forebay.cli.state import state
+from forebay.errors import ForebayError
+
+app = typer.Typer(no_args_is_help=True, help="A semantic-aware state store for PySpark Structured Streaming.")
+app.add_typer(nexmark, name="nexmark")
+app.add_typer(state, name="state")
+
+
+def main() -> None:
+    """The program; errors of forebay are one line."""
+    try:
+        app()
+    except ForebayError as error:
+        Console().print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from error

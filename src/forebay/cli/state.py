@@ -1,0 +1,197 @@
+"""The command line over state at rest: ``forebay state ...``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from forebay.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from forebay.state.inspection import InstanceState, OperatorState
+
+state = typer.Typer(no_args_is_help=True, help="What the state of a query holds. Nothing is ever written there.")
+console = Console()
+
+Location = Annotated[str, typer.Argument(help="The checkpoint location of a query, or its state directory: a path or URL.")]
+Id = Annotated[str | None, typer.Option("--operator", help="The operator, as `list` names it, if there are several.")]
+Batch = Annotated[int | None, typer.Option(help="The micro-batch after which state is shown; the newest unless given.")]
+
+
+@state.command("list")
+def list_(location: Location) -> None:
+    """List operators, their virtual nodes, the versions that are kept, and sizes."""
+    from forebay.state.inspection import opened
+
+    with opened(location) as operators:
+        for operator in operators:
+            layout = operator.layout
+            console.print(f"[bold]{operator.id}[/]  {escape(layout['window'])}, {layout['pattern']}")
+            console.print(f"  keys {escape(', '.join(layout['keys']) or 'none')}")
+            console.print(f"  aggregates {escape(', '.join(layout['aggregates']))}")
+            table = Table("vnode", "versions", "batch", "fired until", "rows", "MB", "rows in", "late")
+            for instance in operator.instances:
+                newest = instance.at()
+                if newest is None:
+                    table.add_row(str(instance.vnode), str(len(instance.versions)), "none of them can be read")
+                    continue
+                table.add_row(
+                    str(instance.vnode),
+                    str(len(instance.versions)),
+                    str(newest.batch),
+                    _instant(newest.fired_until) if operator.in_event_time else "",
+                    f"{newest.rows:,}",
+                    f"{newest.size / 1e6:,.1f}",
+                    f"{newest.counters.rows_in:,}",
+                    f"{newest.counters.rows_late:,}",
+                )
+            console.print(table)
+
+
+@state.command()
+def show(location: Location, operator: Id = None, batch: Batch = None) -> None:
+    """Show what is open: slices of aligned windows; for other windows, how many and when the next ones end."""
+    from forebay.state.inspection import one, opened
+
+    with opened(location) as operators:
+        chosen = one(operators, operator)
+        console.print(_slices(chosen, batch) if chosen.aligned else _windows(chosen, batch))
+
+
+@state.command()
+def read(
+    location: Location,
+    operator: Id = None,
+    batch: Batch = None,
+    rows: Annotated[int, typer.Option(help="How many rows to print.")] = 20,
+) -> None:
+    """Print rows of the state."""
+    import itertools
+
+    from forebay.state.inspection import one, opened
+
+    with opened(location) as operators:
+        batches = one(operators, operator).read(batch)
+        table: Table | None = None
+        for row in itertools.islice((row for some in batches for row in some.to_pylist()), rows):
+            table = table or Table(*row)
+            table.add_row(*(escape(str(value)) for value in row.values()))
+        console.print(table or "no rows")
+
+
+@state.command()
+def export(
+    location: Location,
+    out: Annotated[Path, typer.Argument(help="The file to write: .csv or .parquet.")],
+    operator: Id = None,
+    batch: Batch = None,
+) -> None:
+    """Write all rows of the state to a file."""
+    from forebay.state.inspection import one, opened
+
+    with opened(location) as operators:
+        rows = _written(one(operators, operator).read(batch), out)
+    console.print(f"{rows:,} rows in {escape(str(out))}")
+
+
+@state.command()
+def verify(location: Location) -> None:
+    """Read every version that is kept, whole, and report damage; the exit status is 1 if there is any."""
+    from forebay.state import inspection
+
+    damage = 0
+    with inspection.opened(location) as operators:
+        for operator in operators:
+            for instance, message in inspection.verify(operator):
+                console.print(f"[red]damaged[/] {operator.id}/{instance}: {escape(message)}")
+                damage += 1
+            versions = sum(len(instance.versions) for instance in operator.instances)
+            console.print(f"{operator.id}: {versions} versions of {len(operator.instances)} virtual nodes")
+    if damage:
+        raise typer.Exit(1)
+
+
+def _slices(operator: OperatorState, batch: int | None) -> Table:
+    totals: dict[int, list[int]] = {}
+    for instance in operator.instances:
+        manifest = instance.at(batch)
+        for extent in manifest.extents if manifest else ():
+            total = totals.setdefault(extent.group, [0, 0, 0])
+            for place, more in enumerate((extent.rows, extent.length, 1)):
+                total[place] += more
+    table = Table("slice from", "rows", "MB", "extents")
+    for start, (rows, size, extents) in sorted(totals.items()):
+        table.add_row(_instant(start), f"{rows:,}", f"{size / 1e6:,.1f}", str(extents))
+    return table
+
+
+def _windows(operator: OperatorState, batch: int | None) -> Table:
+    table = Table("vnode", "open windows", "absorbed by others", "next end", "last end", "next estimated trigger")
+    for instance in operator.instances:
+        table.add_row(str(instance.vnode), *_window_facts(instance, batch))
+    return table
+
+
+def _window_facts(instance: InstanceState, batch: int | None) -> list[str]:
+    manifest = instance.at(batch)
+    if manifest is None or manifest.version is None:
+        return ["none"]
+    index = instance.unaligned(manifest.version).index
+    live = index.live()
+    if not len(live):
+        return ["0"]
+    ends, trigger = index.ends(live), index.estimates(live)
+    bounded = str if instance.operator.counts_rows else _instant
+    triggered = _instant if instance.operator.in_event_time else str
+    times = [bounded(int(ends.min())), bounded(int(ends.max())), triggered(int(trigger.min()))]
+    return [f"{len(live):,}", f"{len(index) - len(live):,}", *times]
+
+
+def _written(batches: Iterable[Any], out: Path) -> int:
+    """Write record batches to a file; how many rows there were."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as parquet
+
+    writers: dict[str, Any] = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
+    if out.suffix not in writers:
+        raise InvalidArgument(f"{out} must end with {' or '.join(writers)}")
+    rows, writer = 0, None
+    try:
+        for batch in batches:
+            try:
+                writer = writer or writers[out.suffix](out, batch.schema)
+                writer.write_batch(batch)
+            except pa.ArrowInvalid as error:
+                raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
+            except OSError as error:
+                raise InvalidArgument(f"{out} cannot be written: {error}") from error
+            rows += batch.num_rows
+    except BaseException:
+        if writer is not None:  # what is there is not all of it
+            with contextlib.suppress(Exception):
+                writer.close()
+            out.unlink(missing_ok=True)
+        raise
+    if writer is None:
+        raise InvalidArgument("there are no rows to write")
+    writer.close()
+    return rows
+
+
+def _instant(micros: int | None) -> str:
+    """A time as text, or what stands before and after all times."""
+    if micros is None:
+        return "never"
+    try:
+        return str(datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros))
+    except OverflowError:
+        return "never" if micros < 0 else "the end"

@@ -1,0 +1,175 @@
+"""Aligned windows: tumbling and sliding ones, which fire for all keys at once (FlowKV, sections 4.1 and 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.engine.instance import counted, require_same_time
+from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.results import WINDOW, partial_batch, results, window_column
+from forebay.engine.stored_form import StoredForm
+from forebay.patterns import Pattern
+from forebay.store.aligned import SLICE, AlignedStore
+from forebay.store.archive import Archive
+from forebay.store.filenames import Version
+from forebay.store.metrics import Metrics
+from forebay.store.rmw import open_rmw
+from forebay.windows import AlignedWindows, Times
+
+_TOGETHER_BYTES = 1 << 18
+"""Tumbling windows of this size are grouped one by one."""
+
+
+class AlignedInstance:
+    """Aligned windows, which fire for all keys at once.
+
+    Parameters
+    ----------
+    plan : WindowPlan
+        The operator.
+    directory : Path
+        The instance's own directory.
+    version : Version or None
+        The version that the last committed micro-batch left, None at the beginning.
+    fired_until : int
+        The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory.
+    """
+
+    def __init__(
+        self,
+        plan: WindowPlan,
+        directory: Path,
+        version: Version | None,
+        fired_until: int = NEVER,
+        archive: Archive | None = None,
+    ) -> None:
+        assert isinstance(plan.windows, AlignedWindows)
+        self._plan, self._windows = plan, plan.windows
+        if plan.pattern is Pattern.RMW:
+            assert isinstance(plan.aggregation, Aggregation)
+            form = StoredForm(plan.packed, plan.aggregation)
+            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form)
+        else:
+            form = StoredForm(plan.packed)
+            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form)
+        require_same_time(self._store.base, directory, fired_until)
+        self._fired_until = fired_until
+        self.counters = self._store.base.counters
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        """Take rows, or partial aggregates made before the shuffle, that are sorted by slice.
+
+        Those whose last window has fired are dropped and counted. The others are never lost.
+        """
+        if self._plan.pattern is Pattern.RMW and not partial:
+            batch, partial = partial_batch(self._plan, pl.DataFrame(batch), (SLICE,)), True
+        windows = self._windows
+        starts, begins = runs(batch[SLICE].to_numpy())
+        ends = np.append(begins[1:], batch.num_rows)
+        rows = np.add.reduceat(batch[ROWS].to_numpy(), begins) if partial else ends - begins
+        late = windows.last_window(starts) + windows.size <= self._fired_until
+        partly = ~late & (windows.first_window(starts) + windows.size <= self._fired_until)
+        self._count(rows_in=rows.sum(), rows_late=rows[late].sum(), rows_partly_late=rows[partly].sum())
+        batch = batch.drop_columns([SLICE])
+        for start, begin, end in zip(starts[~late].tolist(), begins[~late], ends[~late], strict=True):
+            self._store.append(start, batch.slice(begin, end - begin))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Results of every window whose end is at or before ``watermark`` (microseconds) and that has not fired yet.
+
+        Exhaust the iterator; each item holds the results of some keys of some windows.
+        """
+        slices = self._store.slices
+        due = self._windows.windows_between(slices, self._fired_until, watermark)
+        ends, dropped = self._windows.last_window(slices) + self._windows.size, 0
+        for windows in self._loadable(due, slices):
+            end = windows[-1] + self._windows.size
+            first, last = np.searchsorted(slices, [windows[0], end])
+            for part in self._store.get_window(slices[first:last].tolist()):
+                for batch in self._results(windows, part):
+                    self._count(rows_out=batch.num_rows)
+                    yield batch
+            self._count(windows_fired=len(windows))
+            over = int(np.searchsorted(ends, end, side="right"))
+            self._store.drop(slices[dropped:over].tolist())
+            dropped = max(dropped, over)
+        self._fired_until = max(self._fired_until, watermark)
+
+    def commit(self, batch: int | None = None) -> Version | None:
+        """Make the state after this micro-batch the next version; the same one when nothing has changed."""
+        base = self._store.base
+        if self.counters == base.counters and not base.stale:
+            return base.version
+        return self._store.commit(self._fired_until, self.counters, batch)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
+        return self._store.metrics
+
+    def close(self) -> None:
+        """Let go of files, whether the batch was committed or not."""
+        self._store.close()
+
+    def _loadable(self, due: list[int], slices: Times) -> Iterator[list[int]]:
+        """Windows that fire, a few at a time: as many as fit into memory together, at least one.
+
+        Of tumbling windows, which have no rows in common, only small ones are together: rows of one window are grouped by
+        their keys alone, which takes half the time.
+        """
+        if not due:
+            return
+        tumbling = self._windows.slice_length == self._windows.size
+        most = min(self._store.window_bytes, _TOGETHER_BYTES) if tumbling else self._store.window_bytes
+        sizes = np.cumsum([0, *(self._store.bytes_of([start]) for start in slices.tolist())])
+        begins, ends = np.searchsorted(slices, due), np.searchsorted(slices, np.array(due) + self._windows.size)
+        together: list[int] = []
+        size = 0
+        for start, more in zip(due, (sizes[ends] - sizes[begins]).tolist(), strict=True):
+            if together and size + more > most:
+                yield together
+                together, size = [], 0
+            together.append(start)
+            size += more
+        yield together
+
+    def _results(self, windows: list[int], part: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Results of windows from the rows, or partial aggregates, of their slices."""
+        aggregation = self._plan.aggregation
+        if len(windows) == 1:
+            part, by = part.drop(SLICE), []
+        else:
+            part, by = self._by_window(windows, part), [WINDOW]
+        placed = part if by or isinstance(aggregation, Aggregation) else part.with_columns(window_column(windows[0]))
+        partial = self._plan.pattern is Pattern.RMW
+        yield from results(self._plan, placed, self._bounds, only=None if by else windows[0], partial=partial)
+
+    def _bounds(self, starts: Times) -> npt.NDArray[np.int64]:
+        return np.stack([starts, starts + self._windows.size], axis=1)
+
+    def _by_window(self, windows: list[int], part: pl.DataFrame) -> pl.DataFrame:
+        """Rows of slices as rows of windows: once for each of ``windows`` that contains their slice."""
+        if self._windows.slice_length == self._windows.size:
+            return part.rename({SLICE: WINDOW})
+        slices = part[SLICE].unique().to_numpy()
+        positions, starts = self._windows.placements(slices, (windows[0], windows[-1]))
+        places = pl.DataFrame({SLICE: slices[positions], WINDOW: starts})
+        return part.join(places, on=SLICE, maintain_order="left").drop(SLICE)
+
+    def _count(self, **more: int) -> None:
+        self.counters = counted(self.counters, **more)
+
+
+def runs(slices: Times) -> tuple[Times, Times]:
+    """The distinct values of sorted slices, and the position at which each begins."""
+    begins = np.flatnonzero(np.diff(slices, prepend=slices[:1] - 1))
+    return slices[begins], begins

@@ -1,0 +1,171 @@
+"""What operators have in common whose windows belong to one key each: rows lie in an `UnalignedStore`, by window.
+
+Each kind of them is a way to place rows in windows, and a rule for when these fire.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.engine.instance import counted, require_same_time
+from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.results import WINDOW, results
+from forebay.engine.stored_form import StoredForm
+from forebay.patterns import Pattern
+from forebay.store import open_stores
+from forebay.store.aligned import LOAD_FACTOR
+from forebay.store.archive import Archive
+from forebay.store.filenames import Version
+from forebay.store.identity import identities
+from forebay.store.key_index import Slots
+from forebay.store.metrics import Metrics
+from forebay.store.row_kernels import repeated
+from forebay.store.unaligned import SLOT
+from forebay.windows import HIGH, LOW, CustomWindows, Times
+
+_AT_ONCE = 1 << 16
+"""Rows are placed about so many at a time, each counted once for every window that it is in."""
+
+
+class ByKeyInstance(ABC):
+    """What the instances have in common; see `forebay.engine.instance.Instance`."""
+
+    slices: tuple[str, ...] = ()
+    """What divides the rows of a window that are aggregated apart."""
+
+    def __init__(
+        self,
+        plan: WindowPlan,
+        directory: Path,
+        version: Version | None,
+        fired_until: int = NEVER,
+        archive: Archive | None = None,
+    ) -> None:
+        aggregation = plan.aggregation
+        shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
+        if isinstance(aggregation, Aggregation) and not shared:  # a window is of one key
+            aggregation = replace(aggregation, keys=(), carried=plan.keys)
+        self._plan = replace(plan, aggregation=aggregation)
+        self._incremental = plan.pattern is Pattern.RMW
+        merge = self._merge if self._incremental else None
+        partial = aggregation if self._incremental and isinstance(aggregation, Aggregation) else None
+        form = StoredForm(plan.packed, partial, self.slices, converted=True)
+        self._store = open_stores.take(directory, version, plan.options, merge, archive, form)
+        require_same_time(self._store.base, directory, fired_until)
+        self._fired_until = fired_until
+        self._committed = False
+        self.counters = self._store.base.counters
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        self._take(self._identified(batch), partial=partial)
+
+    @abstractmethod
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        """Take rows, or partial aggregates, that have the columns `HIGH` and `LOW`: the identity of their key."""
+
+    def commit(self, batch: int | None = None) -> Version | None:
+        base = self._store.base
+        version = base.version
+        if self.counters != base.counters or base.stale or self._store.changed:
+            version = self._store.commit(self._fired_until, self.counters, batch)
+        self._committed = True
+        return version
+
+    @property
+    def metrics(self) -> Metrics:
+        return self._store.metrics
+
+    def close(self) -> None:
+        self._store.close()
+        if self._committed:
+            open_stores.keep(self._store)
+
+    def _identified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the identities of its keys. State of format 3 goes on with those that pack has from Spark."""
+        secret, windows = self._store.base.secret, self._plan.windows
+        if secret is None:
+            return batch
+        shared = isinstance(windows, CustomWindows) and windows.shared
+        columns = [] if shared else [batch[name] for name in self._plan.identity]
+        high, low = identities(columns, batch.num_rows, secret)
+        others = batch.select([name for name in batch.schema.names if name not in (HIGH, LOW)])
+        return others.append_column(HIGH, pa.array(high)).append_column(LOW, pa.array(low))
+
+    def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
+        aggregation = self._plan.aggregation
+        assert isinstance(aggregation, Aggregation)
+        if self.slices:
+            return aggregation.merge(partials, (SLOT, *self.slices))
+        more = repeated(partials[SLOT].to_numpy(), self._store.index.capacity)
+        if not more.any():
+            return partials
+        merged = aggregation.merge(partials.filter(more), (SLOT,))
+        return pl.concat([partials.filter(~more).select(merged.columns), merged])
+
+    def _append(self, rows: pl.DataFrame, slots: Slots, *, partial: bool = False) -> None:
+        """Store rows, or partial aggregates of them if the aggregates have such."""
+        if self._incremental and not partial:
+            aggregation = self._plan.aggregation
+            assert isinstance(aggregation, Aggregation)
+            placed = rows.with_columns(pl.Series(SLOT, self._store.index.roots(slots)))
+            rows = aggregation.partial(placed, (SLOT, *self.slices))
+            rows = rows.sort(self.slices) if self.slices else rows
+            slots = rows[SLOT].to_numpy()
+        stored = rows.drop(SLOT, strict=False).to_arrow(compat_level=pl.CompatLevel.oldest())
+        self._store.append(pa.concat_batches(stored.to_batches()), slots)
+
+    def _count_late(self, batch: pa.RecordBatch, rows: Times, open_: npt.NDArray[np.bool_], *, partial: bool) -> None:
+        """Count a batch's rows; ``rows`` has the number of each once for every window, ``open_`` which of those take it."""
+        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
+        kept, all_ = (np.bincount(some, minlength=batch.num_rows) for some in (rows[open_], rows))
+        late, partly = kept == 0, (kept > 0) & (kept < all_)
+        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
+
+    def _stored_columns(self, batch: pa.RecordBatch, rows: Times, *, partial: bool) -> pl.DataFrame:
+        """Rows of a batch with the columns that are stored of rows, or of partial aggregates."""
+        aggregation = self._plan.aggregation
+        names = aggregation.columns if partial and isinstance(aggregation, Aggregation) else self._plan.packed.names
+        return pl.DataFrame(batch.select(list(names)))[rows]
+
+    @staticmethod
+    def _parts(batch: pa.RecordBatch, windows_of_a_row: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch, as many at a time as can be placed in so many windows each."""
+        at_once = max(1, _AT_ONCE // windows_of_a_row)
+        for begin in range(0, batch.num_rows, at_once):
+            yield batch.slice(begin, at_once)
+
+    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+        """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
+        sizes = np.cumsum(self._store.bytes_of(slots))
+        parts = sizes // (self._plan.options.memory_bytes // LOAD_FACTOR)
+        yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
+
+    def _window_results(self, slots: Slots) -> tuple[pl.DataFrame, Iterator[pa.RecordBatch]]:
+        """What the store has of windows, merged if it is partial aggregates; and their results."""
+        rows = self._store.get(slots)
+        if self._incremental:
+            rows = self._merge(rows)
+        return rows, self._results(rows.rename({SLOT: WINDOW}), merged=self._incremental)
+
+    def _results(
+        self, rows: pl.DataFrame, bounds: npt.NDArray[np.int64] | None = None, *, merged: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Results of rows by their `WINDOW`: a position in ``bounds``, or a slot of the store."""
+        index = self._store.index
+        find: Callable[[Any], npt.NDArray[np.int64]] = index.windows if bounds is None else bounds.__getitem__
+        for batch in results(self._plan, rows, find, partial=self._incremental, merged=merged):
+            self._count(rows_out=batch.num_rows)
+            yield batch
+
+    def _count(self, **more: int) -> None:
+        self.counters = counted(self.counters, **more)

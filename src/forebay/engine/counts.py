@@ -1,0 +1,93 @@
+"""Count windows: windows over the rows of a key, numbered in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.plan import WindowPlan
+from forebay.engine.results import WINDOW
+from forebay.store import predictors
+from forebay.store.aligned import SLICE
+from forebay.store.key_index import Slots
+from forebay.store.unaligned import SLOT
+from forebay.windows import HIGH, LOW, CountWindows
+
+_REPEATED = 1 << 20
+"""Rows of count windows are aggregated about so many at a time, each counted once for every window."""
+
+
+class CountInstance(ByKeyInstance):
+    """Count windows: they end with the rows of their key. Rows are stored by slice, as those of aligned windows are."""
+
+    slices = (SLICE,)
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        assert isinstance(plan.windows, CountWindows)
+        self._windows = plan.windows
+        self._touched: list[Slots] = []
+        super().__init__(plan, *place)
+
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        self._count(rows_in=batch.num_rows)
+        slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        slices = pl.Series(SLICE, self._windows.slice_starts(numbers))
+        self._append(pl.DataFrame(batch).select(self._plan.packed.names).with_columns(slices), slots)
+        touched = np.unique(slots)
+        self._touched.append(touched)
+        rows = self._store.index.ends(touched)
+        missing = self._windows.bounds(self._windows.complete(rows))[:, 1] - rows
+        self._store.index.schedule(touched, predictors.count(self.counters.rows_in, rows, missing))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        if self._touched:
+            touched = np.unique(np.concatenate(self._touched))
+            before, now = self._windows.complete(self._store.index.windows(touched)).T
+            due = touched[now > before]
+            for slots in self._fitting(due) if len(due) else ():
+                yield from self._fire(slots)
+            self._touched.clear()
+        self._fired_until = max(self._fired_until, watermark)
+
+    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+        """Windows as others' fit, and few enough that their rows fit once for every window that they are in."""
+        size = self._windows.size
+        for some in super()._fitting(slots):
+            start, end = self._store.index.windows(some).T
+            rows = (end - start + size) * -(-size // self._windows.slide)
+            yield from np.split(some, np.flatnonzero(np.diff(np.cumsum(rows) // _REPEATED)) + 1)
+
+    def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
+        return super()._merge(partials).sort(SLICE)  # for first and last, which go by the order of rows
+
+    def _fire(self, slots: Slots) -> Iterator[pa.RecordBatch]:
+        """Fire the windows of keys that have become complete, and put back the rows that later ones need."""
+        rows = self._store.get(slots)
+        owners, slices = rows[SLOT].to_numpy(), rows[SLICE].to_numpy()
+        before, complete = self._windows.complete(self._store.index.windows(owners)).T
+        first = np.maximum(self._windows.first_window(slices), before)
+        last = np.minimum(self._windows.last_window(slices), complete - 1)
+        times = np.maximum(0, last - first + 1)
+        positions = np.repeat(np.arange(len(times)), times)
+        windows = np.repeat(first - np.cumsum(times) + times, times) + np.arange(len(positions))
+        pairs = pl.DataFrame({SLOT: owners[positions], WINDOW: windows})
+        distinct = pairs.unique(maintain_order=True).with_row_index("number")
+        numbers = pairs.join(distinct, on=[SLOT, WINDOW], how="left", maintain_order="left")["number"]
+        fired = rows[positions].drop(SLOT, SLICE).with_columns(numbers.cast(pl.Int64).alias(WINDOW))
+        yield from self._results(fired, self._windows.bounds(distinct[WINDOW].to_numpy()))
+        self._count(windows_fired=distinct.height)
+        self._store.index.restart(slots)
+        if self._windows.accumulating and not self._incremental:
+            return  # rows stay where they are
+        self._store.renew(slots)
+        kept = rows.filter(pl.Series(self._windows.last_window(slices) >= complete))
+        if kept.height:
+            if self._windows.accumulating and self._incremental:
+                kept = self._merge(kept.with_columns(pl.lit(0, pl.Int64).alias(SLICE)))
+            stored = [name for name in rows.columns if name != SLOT]
+            self._append(kept.select(stored), kept[SLOT].to_numpy(), partial=True)

@@ -1,0 +1,41 @@
+"""Deduplication: of a key only the first row counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.plan import WindowPlan
+from forebay.windows import END, HIGH, LOW, START
+
+
+class DedupeInstance(ByKeyInstance):
+    """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end."""
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        self._fresh: list[pa.RecordBatch] = []
+        super().__init__(plan, *place)
+
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        late = batch[START].to_numpy() <= self._fired_until
+        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
+        batch = batch.filter(pa.array(~late))
+        slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        first = numbers == 0
+        self._store.index.schedule(slots[first], batch[END].to_numpy()[first])
+        self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        for batch in self._fresh:
+            self._count(rows_out=batch.num_rows)
+            yield batch.rename_columns(self._plan.schema.names).cast(self._plan.schema)
+        self._fresh.clear()
+        live = self._store.index.live()
+        forgotten = live[self._store.index.estimates(live) <= watermark]
+        self._store.remove(forgotten)
+        self._count(windows_fired=len(forgotten))
+        self._fired_until = max(self._fired_until, watermark)

@@ -1,0 +1,55 @@
+"""A store instance at work: rows of a micro-batch in, results of the windows that fire out, a new version committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from forebay.engine.plan import NEVER
+from forebay.errors import CorruptState
+from forebay.store.filenames import Version
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.metrics import Metrics
+
+
+class Instance(Protocol):
+    """A store instance, its windows and aggregates, opened at a version for the length of one micro-batch."""
+
+    counters: Counters
+
+    def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
+        """Take rows, or partial aggregates made before the shuffle. Late ones are dropped and counted."""
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        """Results of every window that is due at ``watermark`` (microseconds). Exhaust the iterator."""
+
+    def commit(self, batch: int | None = None) -> Version | None:
+        """Make the state after this micro-batch the next version; the same one when nothing has changed."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
+
+    def close(self) -> None:
+        """Let go of files, whether the batch was committed or not; nothing is called after that.
+
+        What was committed may stay in memory for the next micro-batch (`forebay.store.open_stores`).
+        """
+
+
+def counted(counters: Counters, **more: int) -> Counters:
+    """Counters with more counted."""
+    return replace(counters, **{name: getattr(counters, name) + int(value) for name, value in more.items()})
+
+
+def require_same_time(base: Manifest, directory: Path, fired_until: int) -> None:
+    """`CorruptState` when a version has fired windows that its checkpoint has not."""
+    if (base.fired_until or NEVER) > fired_until:
+        raise CorruptState(
+            f"version {base.version} in {directory} has fired windows until {base.fired_until}, the checkpoint "
+            f"only until {fired_until}: they do not belong together. Restore both from the same copy."
+        )

@@ -1,0 +1,68 @@
+"""The plan of an operator: all that its store instances need to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from forebay.patterns import Pattern
+from forebay.store.options import Options
+from forebay.windows import Firing, Windows
+
+if TYPE_CHECKING:
+    from forebay.aggregates.aggregation import Aggregation
+    from forebay.aggregates.user_defined import UserFunction
+    from forebay.engine.window_join import WindowJoin
+
+END_OF_TIME = 2**62
+"""A watermark (microseconds) after every instant: all windows fire."""
+
+NEVER = -(2**62)
+"""A watermark before every instant: nothing has fired."""
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """All that an instance needs to know of its operator.
+
+    Attributes
+    ----------
+    windows : Windows
+        The window function, or what is there in place of one.
+    packed : pyarrow.Schema
+        The columns of a packed batch: keys, then inputs of the aggregates.
+    keys : tuple of str
+        Those that are keys.
+    aggregation : Aggregation, UserFunction or WindowJoin
+        What is computed.
+    pattern : Pattern
+        Which store serves it.
+    schema : pyarrow.Schema
+        The result: the window struct (none for a global window), the keys, the aggregates.
+    options : Options
+        Limits of the store.
+    firing : Firing or None
+        When windows fire more than once.
+    idle_timeout : int or None
+        When the watermark has not moved for so many microseconds of wall time, event time passes with the wall clock.
+    identified_by : tuple of str or None
+        The columns that tell keys apart, if they are not ``keys``. Those that are not packed come beside what is.
+    """
+
+    windows: Windows
+    packed: pa.Schema
+    keys: tuple[str, ...]
+    aggregation: Aggregation | UserFunction | WindowJoin
+    pattern: Pattern
+    schema: pa.Schema
+    options: Options = field(default_factory=Options)
+    firing: Firing | None = None
+    idle_timeout: int | None = None
+    identified_by: tuple[str, ...] | None = None
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell keys apart."""
+        return self.keys if self.identified_by is None else self.identified_by

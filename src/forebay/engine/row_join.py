@@ -1,0 +1,151 @@
+"""What joins have in common whose rows wait for each other in windows of their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.meeting import ranges
+from forebay.engine.plan import WindowPlan
+from forebay.engine.results import assemble
+from forebay.engine.window_join import WindowJoin
+from forebay.windows import HIGH, LOW, START, Times
+
+INSTANT, ROW = "__instant", "__row"
+"""Columns that are stored with a row: its time, and its number. A mark has ``-1 - number`` of the row that it is for."""
+
+MET = 1 << 62
+"""Added to the number of a row that had met somebody before it was stored."""
+
+PAIRS = 1 << 16
+"""Results are handed on about so many at a time."""
+
+LEFT, RIGHT = 0, 1
+AWAITED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "anti": (LEFT,)}
+"""The sides whose rows are emitted when they have met nobody."""
+ONCE = ("semi", "anti")
+"""Joins in which a left row counts once, whatever it meets."""
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass
+class Rows:
+    """Rows of one side: their columns, which key each has (a number, -1 if nothing equals it), and who has met somebody."""
+
+    frame: pl.DataFrame
+    keys: Places
+    met: npt.NDArray[np.bool_]
+
+    @property
+    def times(self) -> Times:
+        return self.frame[INSTANT].to_numpy()
+
+
+def pairs(ours: Rows, theirs: Rows, lower: int, upper: int) -> Iterator[tuple[Places, Places]]:
+    """Positions of the rows that meet: they have the same key, and their time is ours plus ``lower`` to ``upper``.
+
+    Examples
+    --------
+    >>> def rows(keys, times):
+    ...     return Rows(pl.DataFrame({INSTANT: times}), np.array(keys), np.zeros(len(keys), bool))
+    >>> [[places.tolist() for places in some] for some in pairs(rows([0, 1], [5, 5]), rows([1, 0, 0], [5, 9, 4]), 0, 4)]
+    [[[0, 1], [1, 0]]]
+    """
+    order, begins, ends = _ranges(ours, theirs, lower, upper)
+    counts = ends - begins
+    meeting = np.flatnonzero(counts)
+    parts = np.cumsum(counts[meeting]) // PAIRS
+    for some in np.split(meeting, np.flatnonzero(np.diff(parts)) + 1) if len(meeting) else ():
+        many = counts[some]
+        yield np.repeat(some, many), order[np.repeat(begins[some] - np.cumsum(many) + many, many) + np.arange(many.sum())]
+
+
+def has_partner(ours: Rows, theirs: Rows, lower: int, upper: int) -> npt.NDArray[np.bool_]:
+    """Which of our rows are in `pairs`."""
+    _, begins, ends = _ranges(ours, theirs, lower, upper)
+    partnered: npt.NDArray[np.bool_] = ends > begins
+    return partnered
+
+
+def _ranges(ours: Rows, theirs: Rows, lower: int, upper: int) -> tuple[Places, Places, Places]:
+    """An order of their rows, and where in it those begin and end that each of ours meets."""
+    order = np.lexsort((theirs.times, theirs.keys))
+    begins, ends = ranges(ours.keys, ours.times + lower, ours.times + upper, theirs.keys[order], theirs.times[order])
+    return order, begins, ends
+
+
+class JoinInstance(ByKeyInstance):
+    """What joins have in common whose rows wait in windows of their keys."""
+
+    slices = (INSTANT, ROW)
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        assert isinstance(plan.aggregation, WindowJoin)
+        self._join = plan.aggregation
+        self._fresh: list[pa.RecordBatch] = []
+        # Which windows are read next depends on the rows that come, not on when the windows end.
+        super().__init__(replace(plan, options=replace(plan.options, read_batch_ratio=0)), *place)
+
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        late = batch[START].to_numpy() <= self._fired_until
+        numbers = self.counters.rows_in + np.arange(batch.num_rows)
+        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
+        self._fresh.append(batch.append_column(ROW, pa.array(numbers)).filter(pa.array(~late)))
+
+    def _arrived(self) -> pl.DataFrame:
+        """The rows of this micro-batch, with columns `INSTANT`, `ROW`, `HIGH`, `LOW` and `END`; they are forgotten."""
+        frame = pl.DataFrame(pa.concat_batches(self._fresh)).rename({START: INSTANT})
+        self._fresh.clear()
+        return frame
+
+    def _numbered(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, Places]:
+        """The keys of rows, each once, and the position of each row's among them: -1 if there is a NULL in it."""
+        known = frame.select(HIGH, LOW).unique(maintain_order=True).with_row_index("key")
+        keys = frame.join(known, on=[HIGH, LOW], how="left", maintain_order="left")["key"].cast(pl.Int64).to_numpy()
+        nothing = frame.select(pl.any_horizontal(pl.col(self._plan.keys).is_null())).to_series().to_numpy()
+        return known, np.where(nothing, -1, keys)
+
+    def _split(self, frame: pl.DataFrame, keys: Places) -> tuple[Rows, Rows]:
+        """Rows by side, none of whom has met anybody."""
+        of_right = frame[self._join.side].to_numpy()
+
+        def rows(mine: npt.NDArray[np.bool_]) -> Rows:
+            return Rows(frame.filter(mine), keys[mine], np.zeros(np.count_nonzero(mine), bool))
+
+        return rows(~of_right), rows(of_right)
+
+    def _meet(self, left: Rows, right: Rows, lower: int, upper: int) -> Iterator[pa.RecordBatch]:
+        """The results of the rows that meet, who are noted; only the left ones where these count once."""
+        if self._join.how in ONCE:
+            left.met |= has_partner(left, right, lower, upper)
+            return
+        for lefts, rights in pairs(left, right, lower, upper):
+            left.met[lefts] = right.met[rights] = True
+            instants = np.maximum(left.times[lefts], right.times[rights])
+            yield self._result(instants, left.frame[lefts], right.frame[rights])
+
+    def _as_stored(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.select(*self._plan.packed.names, *self.slices)
+
+    def _result(self, instants: Times, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pa.RecordBatch:
+        keyed = left if left is not None else right
+        assert keyed is not None
+        wanted = [(keyed, self._plan.keys), (left, self._join.left), (right, self._join.right)]
+        fields = iter(list(self._plan.schema)[1:])
+        columns: list[pa.Array] = [pa.array(instants)]
+        for frame, names in wanted:
+            for name, field in zip(names, fields, strict=False):
+                if frame is None:
+                    columns.append(pa.nulls(len(instants), field.type))
+                else:
+                    columns.append(frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()))
+        self._count(rows_out=len(instants))
+        return assemble(self._plan, np.empty((0, 2), np.int64), columns)

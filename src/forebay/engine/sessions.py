@@ -1,0 +1,63 @@
+"""Sessions and custom windows: they end in event time, each key's at a time of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.plan import WindowPlan
+from forebay.store.filenames import Version
+from forebay.windows import END, ETT, HIGH, LOW, START, CustomWindows
+
+
+class SessionInstance(ByKeyInstance):
+    """Sessions and custom windows: they end in event time, each key's at a time of its own."""
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        super().__init__(plan, *place)
+
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        late = batch[END].to_numpy() <= self._fired_until
+        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
+        if late.any():
+            batch = batch.filter(pa.array(~late))
+        if batch.num_rows:
+            self._waiting.append(batch)
+            self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes > self._plan.options.write_buffer_bytes // 2:
+            self._place()
+
+    def commit(self, batch: int | None = None) -> Version | None:
+        self._place()
+        return super().commit(batch)
+
+    def _place(self) -> None:
+        """Place the rows that wait, all at once, so that those of one session are combined before they are stored."""
+        if not self._waiting:
+            return
+        batch = pa.concat_batches(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
+        ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
+        windows, index = self._plan.windows, self._store.index
+        merging = not isinstance(windows, CustomWindows) or windows.merging
+        slots = (index.place_merging if merging else index.place_exact)(high, low, start, end, ett)
+        self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
+
+    def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
+        self._place()
+        due = self._store.index.due(watermark)
+        for slots in self._fitting(due) if len(due) else ():
+            _, found = self._window_results(slots)
+            yield from found
+            self._store.remove(slots)
+        self._count(windows_fired=len(due))
+        self._fired_until = max(self._fired_until, watermark)

@@ -1,0 +1,42 @@
+"""The global window: one for each key, which fires by the clock, or in every micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+import pyarrow as pa
+
+from forebay.engine.by_key import ByKeyInstance
+from forebay.store.unaligned import SLOT
+from forebay.windows import HIGH, LOW, GlobalWindow
+
+
+class WholeKeyInstance(ByKeyInstance):
+    """One window per key. It fires by the clock, which ``fire`` is given instead of the watermark."""
+
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        self._count(rows_in=batch.num_rows)
+        slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
+
+    def fire(self, now: int) -> Iterator[pa.RecordBatch]:
+        assert isinstance(self._plan.windows, GlobalWindow)
+        every, discarding = self._plan.windows.every, self._plan.windows.discarding
+        if every and now // every <= self._fired_until // every:
+            return
+        live = self._store.index.live()
+        start, end = self._store.index.windows(live).T
+        due = live[end > start]
+        for slots in self._fitting(due) if len(due) else ():
+            rows, found = self._window_results(slots)
+            yield from found
+            if discarding:
+                self._store.remove(slots)
+                continue
+            self._store.index.restart(slots)
+            if self._incremental:
+                self._store.renew(slots)
+                self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)
+        self._count(windows_fired=len(due))
+        self._fired_until = now

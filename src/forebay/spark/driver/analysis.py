@@ -1,0 +1,118 @@
+"""What Spark's analysis says of columns: whether they exist, which one is the event time, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
+from forebay.spark.driver.conf import WATERMARK
+from forebay.spark.driver.plans import redefined
+from forebay.spark.driver.windows import quoted
+
+_NO_COLUMN = ("UNRESOLVED_COLUMN", "MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRAME_COLUMN")
+"""How the conditions of errors begin that say that there is no such column."""
+
+
+@contextlib.contextmanager
+def analysis() -> Iterator[None]:
+    """What Spark's analysis refuses becomes an error of ours, without the stack trace that Spark would log."""
+    _quiet.depth = getattr(_quiet, "depth", 0) + 1
+    try:
+        yield
+    except PySparkException as error:
+        reason = error.getMessage().partition("SQLSTATE")[0].strip()
+        kind = UnknownColumn if (error.getCondition() or "").startswith(_NO_COLUMN) else InvalidArgument
+        raise kind(f"Spark refuses this expression: {reason}") from error
+    finally:
+        _quiet.depth -= 1
+
+
+_quiet = threading.local()
+"""How many `analysis` blocks a thread is in."""
+
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(lambda record: not getattr(_quiet, "depth", 0))
+
+
+def require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
+    """Names must be columns, or begin with one as a struct's field does. Expressions are left to Spark's analysis."""
+    known = {name.lower() for name in df.columns}
+    for name in arguments:
+        if isinstance(name, str) and name != "*":
+            plain = name.replace("`", "").lower()
+            if plain not in known and plain.partition(".")[0] not in known:
+                raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
+
+
+_TIMESTAMPS = (T.TimestampType, T.TimestampNTZType)
+
+
+def watermarked(df: DataFrame) -> str:
+    """The column with the watermark; a timestamp rather than the window that it is the time of."""
+    marked = [field for field in df.schema.fields if WATERMARK in field.metadata]
+    if marked:
+        return quoted(next((field for field in marked if isinstance(field.dataType, _TIMESTAMPS)), marked[0]).name)
+    raise MissingWatermark(
+        "no column has a watermark, so it is not known which one is the event time. Write df.withWatermark(...), or name "
+        "the column with timeColumn= where there is such a parameter."
+    )
+
+
+def time_of(df: DataFrame, column: Column | str | None) -> Column:
+    """The time column: this one, or the one with the watermark. On a stream it must have a watermark."""
+    if column is None:
+        column = watermarked(df)
+    time = F.col(column) if isinstance(column, str) else column
+    with analysis():
+        field = df.select(time).schema.fields[0]
+    require_timestamp(field)
+    if df.isStreaming:
+        _require_watermark(df, field)
+    return time
+
+
+def _require_watermark(df: DataFrame, time: T.StructField) -> None:
+    """`MissingWatermark` unless a time column has the only watermark that there can be."""
+    column = redefined(df._jdf.queryExecution().analyzed().toString())
+    if column is not None:
+        raise InvalidArgument(
+            f"withWatermark on {column} gives the results of an operator of forebay another watermark, with which no window "
+            "would ever fire. Leave it out: the results have the watermark of what they were made of, on their window or on "
+            "event_time."
+        )
+    if WATERMARK in time.metadata:
+        return
+    others = [field.name for field in df.schema.fields if WATERMARK in field.metadata]
+    if others:
+        raise MissingWatermark(
+            f"the time column {time.name} has no watermark, so its windows would never fire. The watermark of this "
+            f"DataFrame is on {others[0]}: window over that column instead."
+        )
+    raise MissingWatermark(
+        f"the time column {time.name} has no watermark, so its windows would never fire. "
+        f'Write df.withWatermark("{time.name}", "10 minutes") with the delay you accept.'
+    )
+
+
+def require_timestamp(field: T.StructField) -> None:
+    """`UnsupportedType` unless a time column is a timestamp."""
+    if not isinstance(field.dataType, _TIMESTAMPS):
+        raise UnsupportedType(
+            f"the time column {field.name} is a {field.dataType.simpleString()}; a timestamp is needed. "
+            "Convert it with pyspark.sql.functions.to_timestamp before withWatermark; of a window take window_time."
+        )
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """A schema as Arrow has it."""
+    return pa.schema(list(to_arrow_schema(schema, timezone="UTC")))

@@ -1,0 +1,153 @@
+"""Binding: window, keys and aggregates of a call to the columns and types of a DataFrame.
+
+Spark itself analyses the equivalent batch query. So names, types and NULL rules of the result are Spark's, and what Spark
+refuses is refused here with Spark's reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import HOLISTIC
+from forebay.aggregates.functions import Aggregate, Apply
+from forebay.aggregates.user_defined import UserFunction
+from forebay.engine.window_join import WindowJoin
+from forebay.errors import InvalidArgument
+from forebay.patterns import choose
+from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, time_of
+from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
+from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
+from forebay.spark.driver.sides import SIDE, Sides
+from forebay.spark.driver.windows import CustomWindow, Window, quoted, text_of
+from forebay.state.layout import APPLY
+from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow
+
+
+def bind(
+    df: DataFrame,
+    window: Window,
+    keys: Sequence[Column | str],
+    aggregates: Sequence[Aggregate | Apply] | Sides,
+    conf: Conf,
+    firing: Firing | None = None,
+    idle_timeout: int | None = None,
+) -> BoundOperator:
+    """Bind a call to its DataFrame; an error of ours for everything that could not run."""
+    sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
+    apply = None if sides else _only_apply(aggregates)
+    named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
+    times = [] if window.time_column is None else [window.time_column]
+    require_columns(df, [*times, *keys, *(argument for each in named for argument in each.arguments)])
+    time = time_of(df, window.time_column) if window.in_event_time else F.timestamp_micros(F.lit(0))
+    assignment = window.bind(df.sparkSession, time)
+    windows = assignment.windows
+    if df.isStreaming and windows == GlobalWindow():
+        raise InvalidArgument(
+            "the global window of a stream never ends. Give it a trigger: fb.global_window(fb.every('10 seconds')) or "
+            "fb.global_window(fb.every_rows(100))"
+        )
+    aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
+    aligned = aligned and firing is None  # each key's windows fire for themselves when rows come
+    key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    with analysis():
+        spark_columns = [_spark_column(aggregate) for aggregate in named]
+        grouped = ([] if assignment.result is None else [assignment.result]) + key_columns
+        schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
+    windowed = len(grouped) - len(keys)
+    fields = [*schema.fields[:windowed], *map(nullable_within, schema.fields[windowed:])]
+    window_and_keys, results = fields[: len(grouped)], fields[len(grouped) :]
+    key_fields = window_and_keys[windowed:]
+    for field in key_fields:
+        require_supported(field.dataType, f"the key {field.name}")
+    key_names = tuple(f"k{position}" for position in range(len(keys)))
+
+    inputs = Inputs(df)
+    aggregation: Aggregation | UserFunction | WindowJoin
+    reads: dict[str, tuple[str, ...]]
+    if apply:
+        results = _own_fields(apply)
+        with analysis():
+            shown = tuple((inputs.add(F.col(quoted(name))), name) for name in df.columns)
+        aggregation = UserFunction(apply.function, shown, arrow_schema(T.StructType(results)))
+        holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
+        reads = {APPLY: tuple(column for column, _ in shown)}
+    elif sides:
+        results = sides.fields
+        side, columns = inputs.add(F.col(SIDE)), {name: inputs.add(F.col(name)) for name in sides.columns}
+        left, right = (tuple(columns[name] for name, _ in each) for each in (sides.left, sides.right))
+        aggregation = WindowJoin(sides.how, side, left, right)
+        holistic = [f"join({sides.how})"]
+        reads = {text: (side, *(columns[name] for name in names)) for text, names in sides.reads.items()}
+    else:
+        with analysis():
+            bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
+        aggregation = Aggregation(key_names, bound)
+        texts = [text_of(_unnamed(aggregate)) for aggregate in named]
+        holistic = [text for text, aggregate in zip(texts, named, strict=True) if aggregate.function in HOLISTIC]
+        reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
+    choice = choose(holistic, aligned=aligned)
+    if isinstance(window, CustomWindow) and window.incremental and holistic:
+        raise InvalidArgument(f"the window is to be incremental, but {choice.reason}; leave incremental out")
+    packed = inputs.columns if keys or inputs.columns else [F.lit(True).alias("a_")]  # rows without columns would be none
+    told = [
+        Key(text_of(key), column, field.dataType) for key, column, field in zip(keys, key_columns, key_fields, strict=True)
+    ]
+    return planned(
+        df,
+        conf,
+        Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout),
+        told,
+        {TIME: time, **assignment.columns},
+        packed,
+        aggregation,
+        {text: {name: inputs.types[name] for name in names} for text, names in reads.items()},
+        T.StructType([*window_and_keys, *results]),
+        choice,
+    )
+
+
+def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
+    for aggregate in aggregates:
+        if not isinstance(aggregate, Aggregate | Apply):
+            raise InvalidArgument(
+                f"agg() got a {type(aggregate).__name__}; it takes forebay's aggregates, for example fb.sum('price')"
+            )
+    if not aggregates:
+        raise InvalidArgument("agg() needs at least one aggregate, for example fb.count('*')")
+    applied = [aggregate for aggregate in aggregates if isinstance(aggregate, Apply)]
+    if applied and len(aggregates) > 1:
+        raise InvalidArgument("fb.apply returns whole rows, so it must be the only aggregate of its operator")
+    return applied[0] if applied else None
+
+
+def _own_fields(apply: Apply) -> list[T.StructField]:
+    try:
+        schema = apply.schema if isinstance(apply.schema, T.StructType) else T.DataType.fromDDL(apply.schema)
+    except PySparkException as error:
+        raise InvalidArgument(f"fb.apply got the schema {apply.schema!r}, which Spark cannot parse") from error
+    if not isinstance(schema, T.StructType):
+        raise InvalidArgument(f"fb.apply got the schema {apply.schema!r}; name its columns, as in 'item string, n long'")
+    for field in schema.fields:
+        require_supported(field.dataType, f"the column {field.name} of fb.apply's schema")
+    return list(schema.fields)
+
+
+def _spark_column(aggregate: Aggregate) -> Column:
+    column = _unnamed(aggregate)
+    return column if aggregate.name is None else column.alias(aggregate.name)
+
+
+def _unnamed(aggregate: Aggregate) -> Column:
+    if aggregate.function == "all_max_by":  # Spark lacks it; a list of the same values has its type
+        value, order = aggregate.arguments
+        return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")
+    function = getattr(F, aggregate.function)
+    column: Column = function(*aggregate.arguments, **aggregate.options)
+    return column

@@ -1,0 +1,233 @@
+"""The settings of forebay, Spark confs under ``spark.forebay``, read once when a query is planned."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
+from forebay.spark.properties import PREFIX
+from forebay.state.places import Durability, Place, local_path
+from forebay.store.archive import archive_at
+from forebay.store.options import Options
+
+WATERMARK = "spark.watermarkDelayMs"
+"""The key under which Spark keeps a watermark's delay in its column's metadata."""
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+Setting = TypeVar("Setting")
+
+
+@dataclass(frozen=True)
+class Conf:
+    """The settings, with their defaults. docs/configuration.md describes each.
+
+    Attributes
+    ----------
+    memory_mb : int
+        ``spark.forebay.memoryMB``: what one Python worker may hold of state.
+    instances_per_partition : int
+        ``spark.forebay.instancesPerPartition``: store instances in each state partition (FlowKV's m).
+    retain_batches : int
+        ``spark.forebay.retainBatches``: versions of the state that stay readable.
+    place : Place
+        ``spark.forebay.durability``, ``.stateDirectory``, ``.localDirectory``: where state lives.
+    write_buffer_mb : int or None
+        ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
+    read_batch_ratio : float
+        ``spark.forebay.readBatchRatio``: the share of open windows that is read ahead of time.
+    max_space_amplification : float
+        ``spark.forebay.maxSpaceAmplification``: bytes on disk over live bytes above which state is compacted.
+    prometheus_port : int or None
+        ``spark.forebay.prometheusPort``: where the driver shows its metrics to Prometheus.
+    """
+
+    memory_mb: int = 256
+    instances_per_partition: int = 2
+    retain_batches: int = 2
+    place: Place = field(default_factory=Place)
+    write_buffer_mb: int | None = None
+    read_batch_ratio: float = 0.02
+    max_space_amplification: float = 1.5
+    prometheus_port: int | None = None
+
+    @classmethod
+    def of(cls, session: SparkSession, *, streaming: bool = False) -> Conf:
+        """The settings of a session in which an operator can run; an error of ours has all that is wrong with them.
+
+        ``streaming`` says whether it is to run over a stream, which needs more.
+        """
+        problems: list[ForebayError] = []
+
+        def read(reader: Callable[..., Setting], *arguments: Any) -> Setting:
+            try:
+                return reader(session, *arguments)
+            except ForebayError as error:
+                problems.append(error)
+                return cast(Setting, None)
+
+        read(require_forebay_in_workers)
+        if streaming:
+            read(_require_rocksdb)
+        conf = cls(
+            memory_mb=read(_integer, "memoryMB", cls.memory_mb, 8),
+            instances_per_partition=read(_integer, "instancesPerPartition", cls.instances_per_partition, 1),
+            retain_batches=read(_integer, "retainBatches", cls.retain_batches, 2),
+            place=Place(
+                state_directory=read(_state_directory),
+                local_directory=read(_local_directory),
+                durability=cast(Durability, read(_choice, "durability", "checkpoint", "local")),
+            ),
+            write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,
+            read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
+            max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),
+            prometheus_port=read(_integer, "prometheusPort", 0, 0) or None,
+        )
+        if not problems:
+            read(lambda _: conf.options)
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            raise UnsupportedConfiguration("\n".join(f"* {problem}" for problem in problems))
+        return conf
+
+    @property
+    def options(self) -> Options:
+        """The limits of one store instance; `UnsupportedConfiguration` for values that no store can keep."""
+        try:
+            return Options(
+                memory_bytes=self.memory_mb << 20,
+                retain_versions=self.retain_batches,
+                write_buffer_bytes=(self.write_buffer_mb or 0) << 20,
+                read_batch_ratio=self.read_batch_ratio,
+                max_space_amplification=self.max_space_amplification,
+            )
+        except ValueError as error:
+            raise UnsupportedConfiguration(f"{error} (settings under {PREFIX})") from error
+
+
+def require_classic(name: str, df: DataFrame) -> None:
+    """`UnsupportedConfiguration` unless the DataFrame that a function got is of a classic session."""
+    if not hasattr(df, "_jdf"):
+        raise UnsupportedConfiguration(
+            f"{name} got a {type(df).__module__}.{type(df).__name__}; forebay needs a DataFrame of a classic Spark "
+            "session. Spark Connect sessions are not supported."
+        )
+
+
+def ready(df: DataFrame) -> Conf:
+    """The configuration of a DataFrame's session, in which an operator can run."""
+    return Conf.of(df.sparkSession, streaming=df.isStreaming)
+
+
+def _require_rocksdb(session: SparkSession) -> None:
+    """Spark's own state must be in RocksDB: ``transformWithStateInPandas`` runs on no other provider."""
+    provider = session.conf.get(PROVIDER, None)
+    if provider is None or not provider.endswith(".RocksDBStateStoreProvider"):
+        raise UnsupportedConfiguration(
+            f"{PROVIDER} is {provider or 'not set'}; streaming queries of forebay need the RocksDB provider. Set\n"
+            f'    spark.conf.set("{PROVIDER}",\n        "{ROCKSDB}")\nbefore the query is started.'
+        )
+
+
+def use_this_python(session: SparkSession) -> None:
+    """Have a local session run its workers with the driver's own Python, unless the user has named another one."""
+    context = session.sparkContext
+    named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if str(context.master).startswith("local") and not named:
+        context.pythonExec = sys.executable
+
+
+def require_forebay_in_workers(session: SparkSession) -> None:
+    """The Python that a local session runs its workers with must have forebay. Of a cluster's nothing is known here."""
+    use_this_python(session)
+    context = session.sparkContext
+    if not str(context.master).startswith("local") or not _lacks_forebay(context.pythonExec):
+        return
+    raise UnsupportedConfiguration(
+        f"Spark runs its Python workers with {context.pythonExec!r}, which cannot import forebay. Set the environment "
+        f"variable PYSPARK_PYTHON to {sys.executable} before the session is made, or leave it unset."
+    )
+
+
+@functools.cache
+def _lacks_forebay(executable: str) -> bool:
+    found = shutil.which(executable)
+    if found is None or Path(found).parent == Path(sys.executable).parent:
+        return False  # Spark itself reports one that does not exist
+    # the executable is the one that the session runs its workers with anyway
+    return subprocess.run([found, "-c", "import forebay"], capture_output=True, check=False).returncode != 0  # noqa: S603
+
+
+def _integer(session: SparkSession, name: str, default: int, least: int) -> int:
+    text = session.conf.get(PREFIX + name, str(default)) or ""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number of at least {least}")
+    return value
+
+
+def _number(session: SparkSession, name: str, default: float) -> float:
+    text = session.conf.get(PREFIX + name, str(default)) or ""
+    try:
+        return float(text)
+    except ValueError:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a number, for example {default}") from None
+
+
+def _choice(session: SparkSession, name: str, *choices: str) -> str:
+    value = session.conf.get(PREFIX + name, choices[0]) or choices[0]
+    if value not in choices:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {value!r}; it must be one of {', '.join(choices)}")
+    return value
+
+
+def _local_directory(session: SparkSession) -> str | None:
+    """A directory of the executors' nodes, of which nothing is known here."""
+    text = session.conf.get(PREFIX + "localDirectory", None) or None
+    if text is not None and not text.startswith("/"):
+        raise UnsupportedConfiguration(f"{PREFIX}localDirectory is {text!r}; it must be an absolute path")
+    if text is None and session.conf.get(PREFIX + "durability", None) == "local":
+        raise UnsupportedConfiguration(
+            f"{PREFIX}durability is 'local', which keeps state in {PREFIX}localDirectory alone. Set that to a directory of "
+            "each node."
+        )
+    return text
+
+
+def _state_directory(session: SparkSession) -> str | None:
+    """A URL, or a directory that can be written."""
+    text = session.conf.get(PREFIX + "stateDirectory", None)
+    if not text:
+        return None
+    path = local_path(text)
+    if path is None:
+        if not re.match(r"[a-z][a-z0-9+.-]*:", text):
+            raise UnsupportedConfiguration(f"{PREFIX}stateDirectory is {text!r}; it must be an absolute path or a URL")
+        archive_at(text)
+        return text
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise StateDirectoryError(
+            f"{PREFIX}stateDirectory is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
+            "Give the driver and executors write access, or name another directory."
+        ) from error
+    return str(path)

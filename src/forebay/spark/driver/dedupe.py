@@ -1,0 +1,96 @@
+"""``fb.dedupe``: the first row of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from forebay.errors import InvalidArgument
+from forebay.patterns import Choice, Pattern
+from forebay.spark.driver.analysis import analysis, time_of
+from forebay.spark.driver.conf import ready, require_classic
+from forebay.spark.driver.inputs import require_supported
+from forebay.spark.driver.planner import Key, Windowing, planned
+from forebay.spark.driver.vehicle import run
+from forebay.spark.driver.windows import Duration, interval, microseconds, quoted, text_of
+from forebay.windows import END, TIME, FirstRows
+
+
+def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: Duration) -> DataFrame:
+    """The first row of each key, in order of arrival; the rows of that key that follow are dropped.
+
+    A row is emitted in the micro-batch in which it arrives. Its key is known until the watermark reaches the row's event
+    time plus ``within``, and what comes with that key meanwhile is dropped. So of rows that are less than ``within`` apart
+    in event time only one is kept, and one that is further apart may be dropped while the watermark is behind. This is
+    Spark's ``dropDuplicatesWithinWatermark`` with a duration of its own. State is the keys, not the rows; the rows that a
+    micro-batch keeps must fit into the worker's memory.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A stream with a watermark, or a batch DataFrame, of which the first row of each key is kept.
+    keys : str, Column or sequence of them
+        What rows are compared by. NULL is a value like any other.
+    within : str or timedelta
+        How long a key is remembered, for example ``"1 hour"``.
+
+    Returns
+    -------
+    DataFrame
+        The rows that are kept, with the columns of ``df``. The event time keeps its watermark, so windows can follow. Rows
+        at or before the watermark of the previous micro-batch are late, and are dropped; so are rows of a stream without an
+        event time.
+
+    Raises
+    ------
+    ForebayError
+        Whatever could not run, with what to change.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> visits = spark.createDataFrame([(1, "ann"), (2, "bob"), (3, "ann")], "id int, name string").coalesce(1)
+    >>> fb.dedupe(visits, "name", within="1 hour").orderBy("id").select("id").show()
+    +---+
+    | id|
+    +---+
+    |  1|
+    |  2|
+    +---+
+    <BLANKLINE>
+    """
+    from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
+
+    require_classic("dedupe()", df)
+    given = [keys] if isinstance(keys, str | Column) else list(keys)
+    columns = [F.col(key) if isinstance(key, str) else key for key in given]
+    if not columns:
+        raise InvalidArgument("dedupe() needs at least one key")
+    conf = ready(df)
+    duration = microseconds(df.sparkSession, "within", within)
+    if duration <= 0:
+        raise InvalidArgument(f"within {within!r} is not positive")
+    time = F.timestamp_micros(F.lit(0))
+    with analysis():
+        fields = df.select(*columns).schema.fields
+        if df.isStreaming:
+            time = time_of(df, None)
+    for field in (*fields, *df.schema.fields):
+        require_supported(field.dataType, field.name)
+    rows = [F.col(quoted(name)).alias(f"a{place}") for place, name in enumerate(df.columns)]
+    bound = planned(
+        df,
+        conf,
+        Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)"),
+        [Key(text_of(key), column, field.dataType) for key, column, field in zip(given, columns, fields, strict=True)],
+        {TIME: time, END: time + interval(duration)},
+        rows,
+        Aggregation((), ()),
+        {"first row": {}},
+        df.schema,
+        Choice(Pattern.RMW, "that a key is known is all that is kept of it"),
+        stored_keys=False,
+    )
+    return run(df, bound, conf)

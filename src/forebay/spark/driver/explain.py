@@ -1,0 +1,64 @@
+"""``fb.explain``: which store serves each operator of a DataFrame, and why."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from forebay.spark.driver.query import operators, plan_of, root_of
+from forebay.state.layout import Layout, as_begun, kind_of
+from forebay.state.places import Root
+
+
+def explain(df: DataFrame | StreamingQuery) -> None:
+    """Print the forebay operators in a plan: window, keys, aggregates, and the store pattern with the reason.
+
+    Parameters
+    ----------
+    df : DataFrame or StreamingQuery
+        A result of ``fb.groupBy(...).agg(...)``, or any DataFrame made from such results. Of a query that was started, the
+        pattern that its custom windows turned out to have is printed too.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> ticks = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+    >>> fb.explain(fb.groupBy(ticks, fb.window("timestamp", "1 minute")).agg(fb.count("*"), fb.max("value")))
+    == forebay ==
+    window(timestamp, 60 s, every 60 s, from 0 s)
+      keys        none
+      aggregates  count(*), max(value)
+      pattern     RMW, read-modify-write
+      because     every aggregate has a small intermediate state that rows are merged into
+      instances   2 per state partition
+    """
+    plan = plan_of(df) if isinstance(df, StreamingQuery) else df._jdf.queryExecution().logical().toString()
+    found = operators(plan, batch=True)
+    lines = ["== forebay =="]
+    for operator in found:
+        shown, choice = operator.layout, operator.choice
+        lines += [
+            shown["window"],
+            f"  keys        {', '.join(shown['keys']) or 'none'}",
+            *([f"  firing      {shown['firing']}"] if "firing" in shown else []),
+            *([f"  time        {shown['time']}"] if "time" in shown else []),
+            f"  aggregates  {', '.join(shown['aggregates'])}",
+            f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
+            f"  because     {choice.reason}",
+            f"  instances   {shown['instancesPerPartition']} per state partition",
+        ]
+        if isinstance(df, StreamingQuery) and kind_of(shown) == "custom_window":
+            lines.append(f"  seen        {_seen(root_of(df), shown)}")
+    print("\n".join(lines if found else [*lines, "no operator of forebay in this plan"]))
+
+
+def _seen(root: Root, operator: Layout) -> str:
+    """What the stores of an operator have seen of its windows."""
+    from forebay.state import inspection
+    from forebay.store.profile import Profile
+
+    states = (
+        state for state in inspection.operators(root) if as_begun(operator, state.layout) == as_begun(state.layout, operator)
+    )
+    parts = (part for state in states for part in state.chosen())
+    return Profile.of(instance.unaligned(version).index for instance, version in parts).advice

@@ -1,0 +1,187 @@
+"""The input columns of aggregates: what Spark computes before pack, so that the engine sees few types."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+
+from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.functions import Aggregate
+from forebay.errors import UnsupportedType
+from forebay.spark.driver.windows import quoted, text_of
+from forebay.state.layout import NAMESAKE
+
+_PLAIN = (
+    T.BooleanType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.DecimalType,
+    T.CharType,
+    T.VarcharType,
+    T.BinaryType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+    T.DayTimeIntervalType,
+)
+_AS_DOUBLE = {"median", "percentile", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"}
+_ADDED_UP = {"sum", "avg", "mean"}
+_ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "all_max_by": 1}
+"""Functions that compare values, and which of their arguments."""
+
+
+class Inputs:
+    """Collects the input columns of an operator's aggregates, each expression once.
+
+    They are named by what they are, not by their places: state that was stored keeps its names when aggregates come and go.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
+        self._expressions: dict[str, Column] = {}
+        self.columns: list[Column] = []
+        self.types: dict[str, str] = {}
+
+    def add(self, column: Column) -> str:
+        """The name of an input column for an expression. Expressions are compared as Spark does, not by their text."""
+        for name, known in self._expressions.items():
+            if known._jc.equals(column._jc):  # type: ignore[operator]  # a py4j object
+                return name
+        kind, text = self._df.select(column).schema.fields[0].dataType, text_of(column)
+        require_supported(kind, text)
+        name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        if name in self._expressions:  # another expression with the same text
+            name += f"{NAMESAKE}{len(self._expressions)}"
+        self._expressions[name] = column
+        self.columns.append(column.alias(name))
+        self.types[name] = kind.simpleString()
+        return name
+
+    def bind(self, aggregate: Aggregate, result: T.StructField) -> BoundAggregate:
+        """An aggregate bound to input columns; ``result`` is the column that Spark would give for it."""
+        name = aggregate.function
+        arguments = [argument for argument in aggregate.arguments if not _is_star(argument)]
+        if name == "count_distinct" and len(arguments) < len(aggregate.arguments):
+            arguments += map(quoted, self._df.columns)
+        columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
+        kinds = [self._df.select(column).schema.fields[0].dataType for column in columns]
+        options: dict[str, Any] = {**aggregate.options, "ansi": self._ansi}
+        for kind in kinds:
+            require_supported(kind, f"the argument of {result.name}")
+        if name in _ORDERED and isinstance(kinds[_ORDERED[name]], T.ArrayType | T.StructType):
+            raise UnsupportedType(f"{result.name} would have to order {kinds[_ORDERED[name]].simpleString()} values")
+        if name in _AS_DOUBLE | _ADDED_UP and not isinstance(kinds[0], T.NumericType | T.StringType):
+            raise UnsupportedType(f"{result.name} is not supported over {kinds[0].simpleString()}; cast it to a number")
+        if name in _AS_DOUBLE:
+            columns = [column.cast("double") for column in columns]
+        elif name in _ADDED_UP:
+            columns = [_summand(columns[0], kinds[0], mean=name != "sum")]
+        elif name == "approx_count_distinct":
+            options |= self._hyperloglog(options["rsd"])
+            hashed = F.xxhash64(columns[0].cast(kinds[0]))  # the hash of a number goes by its type: so does the name
+            columns = [F.when(columns[0].isNotNull(), hashed)]
+        names = tuple(self.add(column) for column in columns)
+        schema = self._df.select(*columns).schema if columns else T.StructType()
+        arrow = _arrow
+        return BoundAggregate(
+            result.name, name, names, tuple(arrow(f.dataType) for f in schema), arrow(result.dataType), options
+        )
+
+    @property
+    def _ansi(self) -> bool:
+        return str(self._df.sparkSession.conf.get("spark.sql.ansi.enabled")).lower() == "true"
+
+    def _hyperloglog(self, rsd: float) -> dict[str, Any]:
+        """The precision, and the constants that Spark's own HyperLogLog++ uses for it."""
+        from forebay.aggregates import hyperloglog  # imports polars, which a worker must not do early
+
+        precision = hyperloglog.precision_of(rsd)
+        jvm = self._df.sparkSession._jvm
+        assert jvm is not None
+        spark = getattr(jvm.org.apache.spark.sql.catalyst.util, "HyperLogLogPlusPlusHelper$")
+        constants = getattr(spark, "MODULE$")
+        known = precision - 4 < len(constants.THRESHOLDS())
+        tables = hyperloglog.Tables(
+            threshold=float(constants.THRESHOLDS()[precision - 4]) if known else -1.0,
+            estimates=tuple(map(float, constants.RAW_ESTIMATE_DATA()[precision - 4])) if known else (),
+            biases=tuple(map(float, constants.BIAS_DATA()[precision - 4])) if known else (),
+            neighbours=int(constants.K()),
+        )
+        return {"precision": precision, "tables": tables}
+
+
+def identity(keys: list[Column], kinds: list[T.DataType]) -> tuple[Column, Column]:
+    """128 bits that identify a key, as two bigints. The first also decides its virtual node.
+
+    They are two hashes of a sequence of values that no other key has. Keys that ``groupBy`` holds equal have equal ones.
+    """
+    values = [value for key, kind in zip(keys, kinds, strict=True) for value in _sequence(key, kind)]
+    if not values:
+        return F.lit(0).cast("long"), F.lit(0).cast("long")
+    return F.xxhash64(*values), F.xxhash64(F.lit(_SECOND_HASH), *values)
+
+
+_SECOND_HASH = "forebay"
+
+
+def _sequence(value: Column, kind: T.DataType) -> list[Column]:
+    """Values that together tell one value of a type from all others; Spark's hash leaves NULLs out."""
+    if isinstance(kind, T.StructType):
+        fields = [part for f in kind.fields for part in _sequence(value.getField(f.name), f.dataType)]
+        return [value.isNull(), *fields]
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return [value.isNull(), F.size(value), F.transform(value, lambda each: F.struct(*_sequence(each, element)))]
+    return [value.isNull(), value]
+
+
+def require_supported(kind: T.DataType, what: str) -> None:
+    """`UnsupportedType` unless values of the type can be kept in state; ``what`` names the column in the message."""
+    if isinstance(kind, T.ArrayType):
+        require_supported(kind.elementType, what)
+    elif isinstance(kind, T.StructType):
+        for field in kind.fields:
+            require_supported(field.dataType, what)
+    elif isinstance(kind, T.StringType):
+        if kind != T.StringType():
+            raise UnsupportedType(
+                f"{what} is a {kind.simpleString()}; only binary collation is supported. Use collate({what}, 'UTF8_BINARY')"
+            )
+    elif not isinstance(kind, _PLAIN) and kind.typeName() != "time":
+        raise UnsupportedType(f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first")
+
+
+def nullable_within(field: T.StructField) -> T.StructField:
+    """A field whose nested fields and elements may be NULL: in a struct that is NULL as a whole, polars has them so."""
+    return T.StructField(field.name, _nullable_within(field.dataType), field.nullable, field.metadata)
+
+
+def _nullable_within(kind: T.DataType) -> T.DataType:
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_nullable_within(kind.elementType))
+    if isinstance(kind, T.StructType):
+        fields = (T.StructField(f.name, _nullable_within(f.dataType), metadata=f.metadata) for f in kind.fields)
+        return T.StructType(list(fields))
+    return kind
+
+
+def _summand(column: Column, kind: T.DataType, *, mean: bool) -> Column:
+    exact = isinstance(kind, T.DecimalType) or (isinstance(kind, T.IntegralType) and not mean)
+    return column if exact else column.cast("double")
+
+
+def _is_star(argument: Column | str) -> bool:
+    return isinstance(argument, str) and argument == "*"
+
+
+_arrow: Callable[[T.DataType], Any] = lambda kind: to_arrow_type(kind, timezone="UTC")  # noqa: E731

@@ -1,0 +1,117 @@
+"""``fb.late``: the rows that an operator drops because they come too late."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.errors import InvalidArgument
+from forebay.spark.driver.analysis import analysis
+from forebay.spark.driver.plans import uppermost
+from forebay.spark.driver.windows import quoted
+from forebay.spark.worker import stages, startup
+from forebay.spark.worker.clock import Clock, clock_of
+from forebay.windows import END, TIME
+
+if TYPE_CHECKING:
+    from forebay.spark.driver.planner import BoundOperator
+
+LATE_BY = "late_by"
+
+_operators: OrderedDict[str, tuple[DataFrame, BoundOperator]] = OrderedDict()
+"""The inputs and the operators of results, by the column of blobs that is in their plans; the newest ones."""
+
+_REMEMBERED = 1000
+
+_MARKED = "forebay_" + "0" * 12
+"""A column of this name makes a query's tasks know its checkpoint, see `query.MARK`."""
+
+
+def late(results: DataFrame) -> DataFrame:
+    """The rows that an operator drops because all their windows have fired when they arrive, as a stream of its own.
+
+    Write them beside the results, in the same query, so that both see the same watermark: see the example. What comes before
+    the operator then runs twice, once for each: the source is read twice, and an operator between has its state twice. No
+    state is kept for late rows. To another operator over event time they are late, too.
+    Where the operator reads the results of a join of Spark's own, whose watermark is an earlier one, too many are given.
+
+    Parameters
+    ----------
+    results : DataFrame
+        What ``agg()``, a join or ``dedupe()`` has returned, or a DataFrame made of that.
+
+    Returns
+    -------
+    DataFrame
+        The columns of the operator's input and ``late_by``, an interval: how far the watermark had passed the end of the
+        row's last window (of ``dedupe`` and of joins without windows: its time) in the micro-batch before. Had the delay of
+        the watermark been longer by more than that, the row would have been in time. Of a join, rows of both sides, with
+        the columns that its results have: those of the other side are NULL. Nothing is late in a batch DataFrame.
+
+    Raises
+    ------
+    InvalidArgument
+        If the DataFrame is not of such a kind, or if its windows do not depend on event time.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> from pyspark.sql import functions as F
+    >>> ticks = spark.readStream.format("rate").load().withWatermark("timestamp", "10 seconds")
+    >>> counts = fb.groupBy(ticks, fb.window("timestamp", "1 minute")).agg(fb.count("*").alias("n"))
+    >>> late = fb.late(counts)
+    >>> late.columns
+    ['timestamp', 'value', 'late_by']
+    >>> both = counts.select(F.struct("*").alias("count")).unionByName(
+    ...     late.select(F.struct("*").alias("late")), allowMissingColumns=True)
+    >>> def write(batch, number):
+    ...     batch.persist()
+    ...     batch.where("count is not null").select("count.*").write.mode("append").parquet("counts")
+    ...     batch.where("late is not null").select("late.*").write.mode("append").parquet("late")
+    ...     batch.unpersist()
+    >>> writer = both.writeStream.foreachBatch(write)  # .option("checkpointLocation", ...).start()
+    """
+    found = uppermost(_plan(results))
+    if len(found) != 1 or found[0] not in _operators:
+        raise InvalidArgument(
+            f"late() got a DataFrame made of the results of {len(found)} operators of forebay; take the late rows of what "
+            "one of them has returned, or of what was made of that"
+        )
+    df, bound = _operators[found[0]]
+    if bound.plan.idle_timeout is not None:
+        raise InvalidArgument("late() cannot tell what an operator with idleTimeout drops, which goes by the wall clock")
+    if clock_of(bound.plan) is not Clock.WATERMARK:
+        raise InvalidArgument(f"no row is ever late for {bound.layout['window']}, which does not depend on event time")
+    columns = bound.rows or [F.col(quoted(name)) for name in df.columns]
+    with analysis():
+        fields = df.select(*columns).schema.fields
+    if LATE_BY in (field.name.lower() for field in fields):
+        raise InvalidArgument(f"the rows have a column {LATE_BY!r} already; rename it before they reach the operator")
+    schema = T.StructType([*fields, T.StructField(LATE_BY, T.DayTimeIntervalType())])
+    numbered = [f"c{place}" for place in range(len(columns))]
+    placed = df.select(*bound.projection, *(column.alias(name) for column, name in zip(columns, numbered, strict=True)))
+    times = [name for name in (TIME, END) if name in placed.columns]
+    nested = placed.select(*times, *numbered).mapInArrow(
+        stages.only_late(startup.dumps(bound.plan), schema.names, _MARKED, streaming=df.isStreaming), _nested(schema)
+    )
+    return nested.select(f"{_MARKED}.*")
+
+
+def remember(results: DataFrame, df: DataFrame, bound: BoundOperator) -> DataFrame:
+    """Note what the results of an operator are made of; the results."""
+    _operators.update((column, (df, bound)) for column in uppermost(_plan(results)))
+    while len(_operators) > _REMEMBERED:
+        _operators.popitem(last=False)
+    return results
+
+
+def _plan(df: DataFrame) -> str:
+    return str(df._jdf.queryExecution().analyzed().toString())
+
+
+def _nested(schema: T.StructType) -> T.StructType:
+    return T.StructType([T.StructField(_MARKED, schema)])

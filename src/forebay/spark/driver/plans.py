@@ -1,0 +1,58 @@
+"""What the text of a plan tells: which operators of forebay it has, and which watermarks stand above them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+from forebay.spark.driver.query import operators
+from forebay.spark.worker.clock import Clock
+from forebay.store import filenames
+
+_DEPTH = re.compile(r"(?:[ :]  )*(?:[+:]- )?")
+"""What stands before a node in the text of a plan: three characters for each level."""
+
+_WATERMARK = re.compile(r"['~]*EventTimeWatermark \S+, '?(.+?)(?:#\d+)?: ")
+
+_BLOBS = re.compile(rf"forebay_(?:batch_)?{filenames.LAYOUT_ID}#\d+")
+"""The column of blobs of an operator, with the number that Spark has given it: no other operator has the same."""
+
+
+def redefined(plan: str) -> str | None:
+    """The column of a watermark that is defined above an operator of forebay which hands on one; None if there is none.
+
+    Spark runs such a query for some micro-batches, in which no window fires, and then fails it. Operators that go by the
+    wall clock hand on no watermark, and those without a time only one that they are given.
+    """
+    nodes = list(_nodes(plan))
+    for place, (depth, node, above) in enumerate(nodes):
+        if not any(operator.clock is not Clock.WALL for operator in operators(node)):
+            continue
+        below = itertools.takewhile(lambda other: other[0] > depth, nodes[place + 1 :])  # noqa: B023
+        columns = [found[1] for found in map(_WATERMARK.match, above) if found]
+        if columns and any(_WATERMARK.match(other) for _, other, _ in below):
+            return columns[-1]
+    return None
+
+
+def uppermost(plan: str) -> list[str]:
+    """The columns of blobs of the operators that no other one of forebay reads."""
+    found: dict[str, None] = {}
+    for _, node, above in _nodes(plan):
+        over = {column for each in above for column in _BLOBS.findall(each)}
+        found |= {column: None for column in _BLOBS.findall(node) if over <= {column}}
+    return list(found)
+
+
+def _nodes(plan: str) -> Iterator[tuple[int, str, list[str]]]:
+    """The nodes of a plan from the top down: how deep each is, its text, and the texts of those above it."""
+    above: list[tuple[int, str]] = []
+    for line in plan.splitlines():
+        prefix = _DEPTH.match(line)
+        assert prefix is not None
+        depth, node = prefix.end(), line[prefix.end() :]
+        while above and above[-1][0] >= depth:
+            above.pop()
+        yield depth, node, [each for _, each in above]
+        above.append((depth, node))

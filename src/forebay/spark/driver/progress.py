@@ -1,0 +1,75 @@
+"""``fb.progress``: what the forebay operators of a query have done, read from the state itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from pyspark.sql.streaming import StreamingQuery
+
+from forebay.spark.driver.query import root_of
+from forebay.store.manifest import Counters
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Totals over all operators and store instances of a query, since it first ran.
+
+    They are written with the state, so restarts and retries neither lose nor double a row. While a batch is being retried
+    they may show what its failed attempt wrote.
+
+    Attributes
+    ----------
+    rowsIn : int
+        Rows that reached an operator.
+    rowsLate : int
+        Rows dropped because every window they belong to had fired.
+    rowsPartlyLate : int
+        Rows that missed some of their sliding windows and are in the others.
+    windowsFired : int
+        Windows that fired, counted in each store instance that had rows of them.
+    rowsOut : int
+        Result rows emitted.
+    stateRows, stateBytes : int
+        Rows, or partial aggregates, in state now, and their size on disk in bytes.
+    """
+
+    rowsIn: int = 0
+    rowsLate: int = 0
+    rowsPartlyLate: int = 0
+    windowsFired: int = 0
+    rowsOut: int = 0
+    stateRows: int = 0
+    stateBytes: int = 0
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+
+def progress(query: StreamingQuery) -> Progress:
+    """What the forebay operators of ``query`` have done so far.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query started in this session, running or not.
+
+    Returns
+    -------
+    Progress
+        Totals up to the newest version of each store instance.
+    """
+    from forebay.state import inspection  # imports polars
+
+    operators = inspection.operators(root_of(query))
+    found = [instance.at() for operator in operators for instance in operator.instances]
+    current = [manifest for manifest in found if manifest is not None]
+    totals = sum((manifest.counters for manifest in current), Counters())
+    return Progress(
+        rowsIn=totals.rows_in,
+        rowsLate=totals.rows_late,
+        rowsPartlyLate=totals.rows_partly_late,
+        windowsFired=totals.windows_fired,
+        rowsOut=totals.rows_out,
+        stateRows=sum(manifest.rows for manifest in current),
+        stateBytes=sum(manifest.size for manifest in current),
+    )

@@ -1,0 +1,78 @@
+"""Queries as the driver knows them: which operators of forebay a plan has, and where their state is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from forebay.patterns import Choice
+from forebay.spark.worker.clock import Clock
+from forebay.state import layout as layouts
+from forebay.state.layout import Layout
+from forebay.state.places import Place, Root
+from forebay.store import filenames
+
+MARK = re.compile(f"forebay_({filenames.LAYOUT_ID})")
+"""An operator's output column is named so; thereby a query's plan tells which operators it has."""
+_ANY_MARK = re.compile(f"forebay_(?:batch_)?({filenames.LAYOUT_ID})")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An operator as `agg` planned it: its layout, how its store was chosen, and where its state lives.
+
+    ``chained`` says whether it reads the results of another one, ``clock`` what tells it that time has passed.
+    """
+
+    layout: Layout
+    choice: Choice
+    place: Place
+    chained: bool = False
+    clock: Clock = Clock.WATERMARK
+
+
+_planned: dict[str, Planned] = {}
+
+
+def note(planned: Planned) -> str:
+    """The name of the output column of an operator over a stream."""
+    return f"forebay_{_noted(planned)}"
+
+
+def note_batch(planned: Planned) -> str:
+    """The name of the output column of an operator over a batch DataFrame, which has no state that lasts."""
+    return f"forebay_batch_{_noted(planned)}"
+
+
+def _noted(planned: Planned) -> str:
+    name = layouts.layout_id(
+        {**planned.layout, "place": repr(planned.place), "chained": planned.chained, "clock": planned.clock.value}
+    )
+    _planned[name] = planned
+    return name
+
+
+def operators(plan: str, *, batch: bool = False) -> list[Planned]:
+    """The forebay operators over streams in a plan's text; with ``batch`` those over batch DataFrames too."""
+    names = (_ANY_MARK if batch else MARK).findall(plan)
+    return [_planned[name] for name in dict.fromkeys(names) if name in _planned]
+
+
+def plan_of(query: StreamingQuery) -> str:
+    """On the driver: the text of a query's plan."""
+    return str(execution(query).analyzedPlan().toString())
+
+
+def root_of(query: StreamingQuery) -> Root:
+    """On the driver: where the state of a query is."""
+    known = operators(plan_of(query))
+    place = known[0].place if known else Place()
+    return place.root(execution(query).resolvedCheckpointRoot(), str(query.id))
+
+
+def execution(query: StreamingQuery) -> Any:
+    """On the driver: what runs a query, an object of the JVM."""
+    return query._jsq.streamingQuery()

@@ -1,0 +1,163 @@
+"""Two DataFrames as one: their rows under common columns, each with a mark of its side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.errors import InvalidArgument, UnknownColumn
+from forebay.spark.driver.conf import require_classic
+from forebay.spark.driver.inputs import nullable_within, require_supported
+from forebay.spark.driver.windows import quoted
+
+JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
+
+WINDOWS = ("window", "session_window")
+"""Columns of either side that give way to the window of the join."""
+
+SIDE = "__right"
+"""True in rows of the right side."""
+
+TIME = "__time"
+
+Columns = tuple[tuple[str, T.StructField], ...]
+"""Common columns, and what each is in the result."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What a join makes of its rows.
+
+    Attributes
+    ----------
+    how : str
+        The kind of join.
+    left, right : tuple of pairs
+        The columns of each side: the common column that holds it, and its field in the result.
+    """
+
+    how: JoinType
+    left: Columns
+    right: Columns
+
+    @property
+    def columns(self) -> list[str]:
+        """The common columns."""
+        return list(dict.fromkeys(name for name, _ in (*self.left, *self.right)))
+
+    @property
+    def fields(self) -> list[T.StructField]:
+        """The fields of the result, after the window and the keys."""
+        fields = (field for _, field in (*self.left, *self.right))
+        return [nullable_within(T.StructField(field.name, field.dataType)) for field in fields]
+
+    def rows(self, on: Sequence[str]) -> list[Column]:
+        """The columns of the result without a window, of rows of either side that have met nobody."""
+        sides = ((~F.col(SIDE), self.left), (F.col(SIDE), self.right))
+        mine = [F.when(of_side, F.col(name)).alias(field.name) for of_side, side in sides for name, field in side]
+        return [*(F.col(quoted(key)) for key in on), *mine]
+
+    @property
+    def reads(self) -> dict[str, list[str]]:
+        """What the join reads, as a layout tells it."""
+        sides = (("left", self.left), ("right", self.right))
+        return {f"join({self.how})": []} | {f"{side}.{f.name}": [name] for side, names in sides for name, f in names}
+
+
+def united(
+    left: DataFrame,
+    right: DataFrame,
+    on: Sequence[str],
+    times: tuple[Column, Column],
+    how: JoinType,
+    suffix: str,
+    result: Sequence[str] = WINDOWS,
+    marks: Mapping[str, tuple[Column, Column]] | None = None,
+) -> tuple[DataFrame, Sides]:
+    """The rows of both sides with the columns ``on``, `TIME`, `SIDE`, ``marks`` and common columns, and what is in which.
+
+    A column of one side shares its common column with one of the other side that has the same type. Those whose names
+    ``result`` has give way to columns of the result.
+    """
+    taken = {name.lower() for name in (*on, *result)}
+    chosen = [[f for f in df.schema.fields if f.name.lower() not in taken] for df in (left, right)]
+    if how in ("semi", "anti"):
+        chosen[1] = []
+    for field in (*chosen[0], *chosen[1]):
+        require_supported(field.dataType, field.name)
+    taken = {name.lower() for name in (*on, *(field.name for field in chosen[0]))}
+    renamed = [
+        T.StructField(f.name + suffix if f.name.lower() in taken else f.name, f.dataType, metadata=f.metadata)
+        for f in chosen[1]
+    ]
+    common: dict[tuple[str, int], str] = {}
+    types: dict[str, T.DataType] = {}
+
+    def places(fields: list[T.StructField]) -> list[str]:
+        seen: Counter[str] = Counter()
+        names = []
+        for field in fields:
+            kind = field.dataType.simpleString()
+            names.append(common.setdefault((kind, seen[kind]), f"__{len(common)}"))
+            types[names[-1]] = field.dataType
+            seen[kind] += 1
+        return names
+
+    columns = [places(fields) for fields in chosen]
+    sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
+    results = [name.lower() for name in (*on, *result, *(field.name for field in sides.fields))]
+    repeated = [name for name, count in Counter(results).items() if count > 1]
+    if repeated:
+        raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
+    parts = []
+    for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (0, 1), strict=True):
+        held = {name: F.col(quoted(field.name)) for name, field in zip(names, fields, strict=True)}
+        empty = {name: F.lit(None).cast(kind) for name, kind in types.items()}
+        parts.append(
+            df.select(
+                *(F.col(quoted(name)) for name in on),
+                time.alias(TIME),
+                F.lit(bool(of_right)).alias(SIDE),
+                *(mark[of_right].alias(name) for name, mark in (marks or {}).items()),
+                *({**empty, **held}[name].alias(name) for name in types),
+            )
+        )
+    return parts[0].union(parts[1]), sides
+
+
+def require_joinable(
+    name: str, left: DataFrame, right: DataFrame, on: str | Sequence[str], how: str, reserved: Sequence[str]
+) -> list[str]:
+    """The keys of a join that can be; `InvalidArgument` or `UnknownColumn` if it cannot."""
+    for df in (left, right):
+        require_classic(name, df)
+    keys = [on] if isinstance(on, str) else list(on)
+    if how not in get_args(JoinType):
+        raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(get_args(JoinType))}")
+    if left.isStreaming != right.isStreaming:
+        raise InvalidArgument(
+            f"{name} got a stream and a batch DataFrame. Join them with DataFrame.join: Spark needs no state for that."
+        )
+    if not keys:
+        raise InvalidArgument(f"{name} needs at least one key column in on=")
+    for key in keys:
+        for df, side in ((left, "left"), (right, "right")):
+            if key not in df.columns:
+                raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
+        if key.lower() in reserved:
+            raise InvalidArgument(f"the result has a column {key!r} of its own; leave it out of on=, or rename it")
+        require_same_type(f"the key {key!r}", *(df.select(F.col(quoted(key))) for df in (left, right)))
+    return keys
+
+
+def require_same_type(what: str, left: DataFrame, right: DataFrame) -> None:
+    """`InvalidArgument` unless the only columns of two DataFrames, that are ``what``, have one type."""
+    kinds = [df.schema.fields[0].dataType.simpleString() for df in (left, right)]
+    if kinds[0] != kinds[1]:
+        raise InvalidArgument(f"{what} is {kinds[0]} on the left side and {kinds[1]} on the right; cast one of them")

@@ -1,0 +1,494 @@
+"""Window functions as the user writes them. Each binds to a DataFrame as an `Assignment`."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Protocol
+
+from py4j.java_gateway import get_field
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from forebay.errors import InvalidArgument
+from forebay.windows import END, AlignedWindows, CountWindows, CustomWindows, GlobalWindow, SessionWindows, Windows
+
+_MICROS_PER_DAY = 86_400_000_000
+
+Duration = str | datetime.timedelta
+"""A duration, as Spark writes it (``"10 minutes"``, ``"1 day 12 hours"``) or as Python does."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A window function bound to a session.
+
+    Attributes
+    ----------
+    windows : Windows
+        What the engine knows of it.
+    kind : str
+        The name of its function.
+    text : str
+        How it is shown and compared with what a checkpoint has.
+    result : Column or None
+        A column with the name and the type of the result's window; None when the result has none.
+    columns : dict
+        Columns that pack needs beside time, keys and inputs, by name.
+    """
+
+    windows: Windows
+    kind: str
+    text: str
+    result: Column | None
+    columns: dict[str, Column] = field(default_factory=dict)
+
+
+class Window(Protocol):
+    """A window function that is not bound yet."""
+
+    @property
+    def time_column(self) -> Column | str | None:
+        """The event time; None where there is none, or where the column with the watermark is meant."""
+
+    @property
+    def in_event_time(self) -> bool:
+        """Whether its windows fire when the watermark passes their end."""
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        """Bind to a session; `InvalidArgument` for what makes no window."""
+
+
+@dataclass(frozen=True)
+class TimeWindow:
+    """Tumbling or sliding windows. Made by `window`."""
+
+    time_column: Column | str
+    window_duration: Duration
+    slide_duration: Duration | None = None
+    start_time: Duration | None = None
+    in_event_time = True
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        size = _positive(session, "windowDuration", self.window_duration)
+        slide = size if self.slide_duration is None else _positive(session, "slideDuration", self.slide_duration)
+        if slide > size:
+            raise InvalidArgument(
+                f"slideDuration {self.slide_duration!r} is longer than windowDuration {self.window_duration!r}, so some "
+                "rows would be in no window; make it at most as long"
+            )
+        offset = 0 if self.start_time is None else microseconds(session, "startTime", self.start_time)
+        if abs(offset) >= slide:
+            raise InvalidArgument(
+                f"startTime {self.start_time!r} must be shorter than the slide of the window, {slide} microseconds; "
+                "a multiple of the slide changes nothing"
+            )
+        text = f"window({text_of(self.time_column)}, {seconds(size)}, every {seconds(slide)}, from {seconds(offset)})"
+        durations = (self.window_duration, self.slide_duration, self.start_time)
+        result = F.window(self.time_column, *(None if each is None else as_text(each) for each in durations))  # type: ignore[arg-type]
+        return Assignment(AlignedWindows(size, slide, offset), "window", text, result)
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """Sessions. Made by `session_window`."""
+
+    time_column: Column | str
+    gap_duration: Column | Duration
+    in_event_time = True
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        gap = self.gap_duration
+        if not isinstance(gap, Column):
+            text, gap = seconds(_positive(session, "gapDuration", gap)), as_text(gap)
+        else:
+            text = text_of(gap)
+        result = F.session_window(self.time_column, gap)
+        end = F.session_window(time, gap).getField("end")
+        return Assignment(
+            SessionWindows(),
+            "session_window",
+            f"session_window({text_of(self.time_column)}, gap {text})",
+            result,
+            {END: end},
+        )
+
+
+@dataclass(frozen=True)
+class CountWindow:
+    """Windows of so many rows of a key. Made by `count_window`."""
+
+    size: int
+    slide: int
+    time_column = None
+    in_event_time = False
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        text = f"count_window({self.size} rows, every {self.slide} rows)"
+        numbers = F.struct(F.lit(0).cast("long").alias("start"), F.lit(0).cast("long").alias("end"))
+        return Assignment(CountWindows(self.size, self.slide), "count_window", text, numbers.alias("count_window"))
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When a global window fires: every so often, or every so many rows (`every`, `every_rows`); or in every micro-batch."""
+
+    duration: Duration | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class WholeKey:
+    """One window per key. Made by `global_window`."""
+
+    trigger: Trigger | None
+    accumulate: bool
+    time_column = None
+    in_event_time = False
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        if self.trigger is None:
+            return Assignment(GlobalWindow(), "global_window", "global_window(at the end)", None)
+        kept = "accumulating" if self.accumulate else "discarding"
+        if self.trigger.rows is not None:
+            rows = self.trigger.rows
+            return Assignment(
+                CountWindows(rows, rows, accumulating=self.accumulate),
+                "global_window",
+                f"global_window(every {rows} rows, {kept})",
+                None,
+            )
+        if self.trigger.duration is None:
+            return Assignment(GlobalWindow(0), "global_window", f"global_window(every micro-batch, {kept})", None)
+        every = _positive(session, "every()", self.trigger.duration)
+        text = f"global_window(every {seconds(every)}, {kept})"
+        return Assignment(GlobalWindow(every, discarding=not self.accumulate), "global_window", text, None)
+
+
+@dataclass(frozen=True)
+class CustomWindow:
+    """Windows of the user's own. Made by `custom_window`."""
+
+    assigner: Callable[[Any], tuple[Any, Any]]
+    merge: str | None
+    ett: Callable[[Any, Any, Any], Any] | None
+    hint: str | None
+    time_column: Column | str | None
+    incremental: bool = False
+    in_event_time = True
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        name = getattr(self.assigner, "__name__", type(self.assigner).__name__)
+        windows = CustomWindows(self.assigner, self.merge is not None, self.hint == "aligned", self.ett)
+        text = f"custom_window({name}{', overlapping windows merge' if self.merge else ''})"
+        return Assignment(windows, "custom_window", text, F.window(time, "1 second"))
+
+
+def window(
+    timeColumn: Column | str,
+    windowDuration: Duration,
+    slideDuration: Duration | None = None,
+    startTime: Duration | None = None,
+) -> TimeWindow:
+    """Tumbling or sliding windows over event time, exactly as ``pyspark.sql.functions.window``.
+
+    Parameters
+    ----------
+    timeColumn : Column or str
+        The event time, a timestamp with a watermark if the DataFrame is a stream.
+    windowDuration : str or timedelta
+        Length of a window, for example ``"10 minutes"`` or ``"1 day 12 hours"``. No months.
+    slideDuration : str or timedelta, optional
+        A new window begins every so often; at most ``windowDuration``, which is the default.
+    startTime : str or timedelta, optional
+        Offset of the first window from 1970-01-01 00:00:00 UTC, shorter than the slide.
+
+    Returns
+    -------
+    TimeWindow
+        For `forebay.groupBy`. The result column is ``window``, a struct of ``start`` (inclusive) and ``end`` (exclusive).
+
+    Examples
+    --------
+    >>> window("ts", "1 hour", "10 minutes")
+    TimeWindow(time_column='ts', window_duration='1 hour', slide_duration='10 minutes', start_time=None)
+    """
+    return TimeWindow(timeColumn, windowDuration, slideDuration, startTime)
+
+
+def session_window(timeColumn: Column | str, gapDuration: Column | Duration) -> SessionWindow:
+    """Sessions over event time, exactly as ``pyspark.sql.functions.session_window``.
+
+    A session of a key lasts from its first row until no row has come for a gap. A late row can join sessions.
+
+    Parameters
+    ----------
+    timeColumn : Column or str
+        The event time, a timestamp with a watermark if the DataFrame is a stream.
+    gapDuration : str, timedelta or Column
+        The gap, for example ``"10 minutes"``, or an expression that gives one for each row. Rows whose gap is not positive
+        are in no session.
+
+    Returns
+    -------
+    SessionWindow
+        For `forebay.groupBy`. The result column is ``session_window``, a struct of ``start`` and ``end``.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> visits = spark.createDataFrame(
+    ...     [("2024-05-01 10:00:00", "ann", 3), ("2024-05-01 10:04:00", "ann", 8), ("2024-05-01 11:00:00", "ann", 1)],
+    ...     "time string, user string, pages int",
+    ... ).selectExpr("cast(time as timestamp) time", "user", "pages")
+    >>> sessions = fb.groupBy(visits, fb.session_window("time", "5 minutes"), "user").agg(fb.sum("pages").alias("pages"))
+    >>> sessions.orderBy("session_window").select("session_window.*", "user", "pages").show()
+    +-------------------+-------------------+----+-----+
+    |              start|                end|user|pages|
+    +-------------------+-------------------+----+-----+
+    |2024-05-01 10:00:00|2024-05-01 10:09:00| ann|   11|
+    |2024-05-01 11:00:00|2024-05-01 11:05:00| ann|    1|
+    +-------------------+-------------------+----+-----+
+    <BLANKLINE>
+    """
+    return SessionWindow(timeColumn, gapDuration)
+
+
+def count_window(size: int, slide: int | None = None) -> CountWindow:
+    """Windows of ``size`` rows of a key, in order of arrival.
+
+    Window ``k`` has the rows ``k * slide`` to ``k * slide + size`` of its key, counted from 0. It fires when it is full.
+
+    Parameters
+    ----------
+    size : int
+        Rows in a window.
+    slide : int, optional
+        A new window begins every so many rows; at most ``size``, which is the default.
+
+    Returns
+    -------
+    CountWindow
+        For `forebay.groupBy`. The result column is ``count_window``, a struct of the row numbers ``start`` (inclusive) and
+        ``end`` (exclusive). A stream needs no watermark.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> readings = spark.createDataFrame([("a", 1.0), ("a", 5.0), ("a", 2.0)], "sensor string, value double").coalesce(1)
+    >>> pairs = fb.groupBy(readings, fb.count_window(2, 1), "sensor").agg(fb.max("value").alias("max"))
+    >>> pairs.orderBy("count_window").show()
+    +------------+------+---+
+    |count_window|sensor|max|
+    +------------+------+---+
+    |      {0, 2}|     a|5.0|
+    |      {1, 3}|     a|5.0|
+    +------------+------+---+
+    <BLANKLINE>
+    """
+    slide = size if slide is None else slide
+    _require_rows("size", size)
+    _require_rows("slide", slide)
+    if slide > size:
+        raise InvalidArgument(f"slide {slide} is larger than size {size}, so some rows would be in no window")
+    return CountWindow(size, slide)
+
+
+def global_window(trigger: Trigger | None = None, accumulate: bool = True) -> WholeKey:
+    """One window per key, that has all its rows.
+
+    Parameters
+    ----------
+    trigger : Trigger, optional
+        When a result is emitted: `every` so often, or `every_rows` so many. A stream needs one. A batch DataFrame has one
+        result per key at its end, unless the trigger counts rows.
+    accumulate : bool
+        Whether a result covers all rows of the key so far, or only those since the last result.
+
+    Returns
+    -------
+    WholeKey
+        For `forebay.groupBy`. The result has no window column. A stream needs no watermark.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> sales = spark.createDataFrame([("a", 1), ("a", 2), ("a", 3), ("a", 4)], "shop string, amount int").coalesce(1)
+    >>> totals = fb.groupBy(sales, fb.global_window(fb.every_rows(2)), "shop").agg(fb.sum("amount").alias("total"))
+    >>> totals.orderBy("total").show()
+    +----+-----+
+    |shop|total|
+    +----+-----+
+    |   a|    3|
+    |   a|   10|
+    +----+-----+
+    <BLANKLINE>
+    """
+    if trigger is not None and not isinstance(trigger, Trigger):
+        raise InvalidArgument(
+            f"global_window() got the trigger {trigger!r}; write fb.every('10 seconds') or fb.every_rows(100)"
+        )
+    return WholeKey(trigger, accumulate)
+
+
+def every(duration: Duration) -> Trigger:
+    """A trigger by the clock: a result every so often, for keys that have had rows since the last one.
+
+    Examples
+    --------
+    >>> every("10 seconds")
+    Trigger(duration='10 seconds', rows=None)
+    """
+    return Trigger(duration=duration)
+
+
+def every_rows(rows: int) -> Trigger:
+    """A trigger by number of rows: a result whenever a key has had so many more.
+
+    Examples
+    --------
+    >>> every_rows(100)
+    Trigger(duration=None, rows=100)
+    """
+    _require_rows("every_rows()", rows)
+    return Trigger(rows=rows)
+
+
+def custom_window(
+    assigner: Callable[[Any], tuple[Any, Any]],
+    merge: str | None = None,
+    ett: Callable[[Any, Any, Any], Any] | None = None,
+    hint: str | None = None,
+    timeColumn: Column | str | None = None,
+    incremental: bool = False,
+) -> CustomWindow:
+    """Windows of your own over event time. A window fires when the watermark passes its end.
+
+    Parameters
+    ----------
+    assigner : callable
+        Maps a NumPy int64 array of instants (microseconds since 1970-01-01 00:00:00 UTC) to two arrays, the start and the
+        end of each instant's window.
+    merge : str, optional
+        ``"overlapping"``: windows of one key that overlap or touch become one, as sessions do. By default windows are
+        apart unless both bounds are equal.
+    ett : callable, optional
+        Maps starts, ends and instants to estimated trigger times (microseconds), by which state is laid out and read ahead
+        (FlowKV, section 4.2). By default the ends.
+    hint : str, optional
+        ``"unaligned"``: each key has windows of its own, the default. ``"aligned"``: few windows are shared by all keys.
+    timeColumn : Column or str, optional
+        The event time. By default the column with the watermark; a batch DataFrame needs it.
+    incremental : bool
+        Refuse aggregates that need all rows of a window, so that state stays small whatever the rows are.
+
+    Returns
+    -------
+    CustomWindow
+        For `forebay.groupBy`. The result column is ``window``, a struct of ``start`` and ``end``.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> def shifts(times):  # a day shift from 6 to 18 o'clock UTC, and a night shift
+    ...     hour = 3_600_000_000
+    ...     start = (times - 6 * hour) // (12 * hour) * (12 * hour) + 6 * hour
+    ...     return start, start + 12 * hour
+    >>> jobs = spark.createDataFrame([("2024-05-01 07:00:00", 3), ("2024-05-01 19:00:00", 4)], "time string, parts int")
+    >>> jobs = jobs.selectExpr("cast(time as timestamp) time", "parts")
+    >>> by_shift = fb.groupBy(jobs, fb.custom_window(shifts, timeColumn="time")).agg(fb.sum("parts").alias("parts"))
+    >>> by_shift.orderBy("window").select("window.start", "parts").show()
+    +-------------------+-----+
+    |              start|parts|
+    +-------------------+-----+
+    |2024-05-01 06:00:00|    3|
+    |2024-05-01 18:00:00|    4|
+    +-------------------+-----+
+    <BLANKLINE>
+    """
+    if not callable(assigner):
+        raise InvalidArgument(
+            f"custom_window() got the assigner {assigner!r}; it must be a function from instants to windows"
+        )
+    if merge not in (None, "overlapping"):
+        raise InvalidArgument(f"custom_window() got merge={merge!r}; it can be 'overlapping', or None")
+    if hint not in (None, "aligned", "unaligned"):
+        raise InvalidArgument(f"custom_window() got hint={hint!r}; it can be 'aligned', 'unaligned', or None")
+    if hint == "aligned" and merge:
+        raise InvalidArgument("custom_window() got hint='aligned' for windows that merge; those are never aligned")
+    return CustomWindow(assigner, merge, ett, hint, timeColumn, incremental)
+
+
+def text_of(column: Column | str) -> str:
+    """How a column is shown: the same each time that the same expression is written."""
+    if isinstance(column, str):
+        return column
+    text = str(column).removeprefix("Column<'").removesuffix("'>")
+    variables = dict.fromkeys(name for found in _LAMBDA.finditer(text) for name in _NUMBERED.findall(found[0]))
+    numbers = {name: f"{name.rpartition('_')[0]}_{place}" for place, name in enumerate(variables)}
+    return _NUMBERED.sub(lambda found: numbers.get(found[0], found[0]), text)
+
+
+_LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
+"""The variables of a function, which Spark numbers from the first one of the session on."""
+_NUMBERED = re.compile(r"\b\w+_\d+\b")
+
+
+def quoted(name: str) -> str:
+    """The name of a column as Spark parses it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def interval(microseconds: int) -> Column:
+    """A duration as a column, to be added to a time. It has no days, which Spark would take from the session's calendar."""
+    return F.make_interval(secs=F.lit(Decimal(microseconds) / 1_000_000).cast("decimal(18, 6)"))
+
+
+def seconds(microseconds: int) -> str:
+    return f"{microseconds} us" if microseconds % 1_000_000 else f"{microseconds // 1_000_000} s"
+
+
+def _require_rows(name: str, rows: int) -> None:
+    if not isinstance(rows, int) or rows < 1:
+        raise InvalidArgument(f"{name} is {rows!r}; it must be a whole number of rows, at least 1")
+
+
+def as_text(duration: Duration) -> str:
+    """A duration as Spark writes it.
+
+    Examples
+    --------
+    >>> as_text(datetime.timedelta(minutes=1.5)), as_text("90 seconds")
+    ('90000000 microseconds', '90 seconds')
+    """
+    if isinstance(duration, datetime.timedelta):
+        return f"{duration // datetime.timedelta(microseconds=1)} microseconds"
+    return duration
+
+
+def microseconds(session: SparkSession, name: str, duration: Duration) -> int:
+    """A duration in microseconds; ``name`` is for the message when it is malformed."""
+    example = "write for example '10 minutes' or '1 day 12 hours', or a timedelta"
+    if not isinstance(duration, str | datetime.timedelta):
+        raise InvalidArgument(f"{name} is {duration!r}, neither a string nor a timedelta; {example}")
+    jvm = session._jvm
+    assert jvm is not None
+    try:
+        utf8 = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(as_text(duration))
+        interval = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval(utf8)
+    except PySparkException as error:
+        raise InvalidArgument(f"{name} {duration!r} is not a duration; {example}") from error
+    if get_field(interval, "months"):
+        raise InvalidArgument(f"{name} {duration!r} has months or years, whose length varies; use days")
+    return int(get_field(interval, "days")) * _MICROS_PER_DAY + int(get_field(interval, "microseconds"))
+
+
+def _positive(session: SparkSession, name: str, duration: Duration) -> int:
+    value = microseconds(session, name, duration)
+    if value <= 0:
+        raise InvalidArgument(f"{name} {duration!r} is not positive")
+    return value

@@ -1,0 +1,9 @@
+"""What a query's driver tells its tasks, by properties of the query's own session, which Spark hands to every task."""
+
+PREFIX = "spark.forebay."
+
+CHECKPOINT = PREFIX + "internal.checkpointLocation"
+REFUSED = PREFIX + "internal.refused"
+DIRECTORIES = PREFIX + "internal.directories"
+HASHED = PREFIX + "internal.hashedKeys"
+OUTPUT_MODE = PREFIX + "internal.outputMode"

@@ -1,0 +1,207 @@
+"""Pack: rows to blobs, on the map side of the shuffle.
+
+Rows are assigned to slices of aligned windows, or to bounds of their own, partitioned by virtual node, and written as one
+Arrow stream per virtual node, so that Spark shuffles a handful of blobs. Where aligned windows have aggregates with partial
+results and combining pays, a blob holds those instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.engine.plan import WindowPlan
+from forebay.engine.results import partial_batch
+from forebay.errors import InvalidArgument
+from forebay.patterns import Pattern
+from forebay.spark.worker.blobs import BlobWriter
+from forebay.spark.worker.vnodes import vnode_ids
+from forebay.store.aligned import SLICE
+from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, CustomWindows, SessionWindows, Times
+
+CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
+"""A chunk is complete when it has so many rows or bytes."""
+
+COMBINER_PAYS = 0.7
+"""Combining goes on while it leaves at most this share of the rows."""
+
+_CELL = "cell"
+_MOST_CELLS = 1 << 62
+
+
+def pack(
+    batches: Iterator[pa.RecordBatch],
+    plan: WindowPlan,
+    partitions: int,
+    instances: int,
+    *,
+    updating: bool = False,
+    hashed: bool = False,
+) -> Iterator[tuple[int, bytes | None]]:
+    """Blobs of a task's rows, each with the id of its virtual node. Rows without a time belong to no window.
+
+    Every virtual node also gets a None, so that the operator runs for all of them in every micro-batch. At most a chunk of
+    rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys come beside the rows,
+    for state that was begun when keys were identified by those.
+    """
+    vnodes = vnode_ids(partitions, instances)
+    writers = [BlobWriter() for _ in vnodes]
+    combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
+    combined = _carrying_hashes(plan) if combine and updating and hashed else plan
+    for chunk in _chunks(batches):
+        cells = Cells.of(chunk, plan, len(vnodes))
+        rows = _normalized(chunk, plan)
+        if updating or not isinstance(plan.windows, AlignedWindows):
+            for name, values in _placed(chunk, plan, hashed=hashed).items():
+                rows = rows.append_column(name, values)
+        if combine:
+            packed = partial_batch(combined, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
+            codes = packed[_CELL].to_numpy()
+            packed = packed.drop_columns([_CELL])
+        else:
+            order = np.argsort(cells.codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
+            packed, codes = rows.take(pa.array(order)), cells.codes[order]
+        if isinstance(plan.windows, AlignedWindows):
+            packed = packed.append_column(SLICE, pa.array(cells.slices(codes)))
+        cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
+        for position in np.flatnonzero(cuts[1:] > cuts[:-1]):
+            begin, end = int(cuts[position]), int(cuts[position + 1])
+            for blob in writers[position].write(packed.slice(begin, end - begin), partial=combine):
+                yield int(vnodes[position]), blob
+        combine = combine and packed.num_rows <= COMBINER_PAYS * chunk.num_rows
+    for vnode, writer in zip(vnodes, writers, strict=True):
+        yield int(vnode), None
+        for blob in writer.finish():
+            yield int(vnode), blob
+
+
+def _carrying_hashes(plan: WindowPlan) -> WindowPlan:
+    """The plan with partial aggregates that also have the hashes of the key they are of."""
+    assert isinstance(plan.aggregation, Aggregation)
+    return replace(plan, aggregation=replace(plan.aggregation, carried=(HIGH, LOW)))
+
+
+class Cells:
+    """The cell of a row is its virtual node and slice as one integer, ordered by both, so that one sort serves both.
+
+    Attributes
+    ----------
+    codes : array
+        The cells: the virtual node's position times ``span``, plus the slice's number.
+    span : int
+        Numbers of slices are below it.
+    """
+
+    def __init__(self, codes: npt.NDArray[np.integer], span: int, slices: Callable[[Times], Times]) -> None:
+        self.codes, self.span, self._slices = codes, span, slices
+
+    @classmethod
+    def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int) -> Cells:
+        if isinstance(plan.windows, AlignedWindows):
+            length = plan.windows.slice_length
+            slices = plan.windows.slice_starts(chunk[TIME].cast(pa.int64()).to_numpy())
+            first, last = int(slices.min()), int(slices.max())
+        else:  # rows have no slices: all are in one
+            length, first, last, slices = 1, 0, 0, np.zeros(1, np.int64)
+        vnode = (chunk[HIGH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
+        span = (last - first) // length + 1
+        if vnodes * span <= _MOST_CELLS:
+            numbers, starts = (slices - first) // length, lambda numbers: numbers * length + first
+        else:  # rows that are far apart: only slices that there are get a number
+            there, numbers = np.unique(slices, return_inverse=True)
+            span, starts = len(there), there.__getitem__
+        codes = vnode * span + numbers if span > 1 else vnode
+        return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, span, starts)
+
+    def slices(self, codes: npt.NDArray[np.integer]) -> Times:
+        """Starts of the slices of cells."""
+        return self._slices(codes.astype(np.int64) % self.span)
+
+
+def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches put together to chunks, rows without a time left out."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch[TIME].null_count:
+            batch = batch.filter(batch[TIME].is_valid())
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
+    """The columns with the types of the plan, whatever the session's time zone and the source's nullability are.
+
+    Float keys have one zero and one NaN, as Spark groups and shows them.
+    """
+    columns = []
+    for field in plan.packed:
+        column = batch[field.name]
+        if field.name in plan.keys and pa.types.is_floating(field.type):
+            mask = np.asarray(column.is_null())
+            values = column.to_numpy(zero_copy_only=False) + field.type.to_pandas_dtype()(0.0)  # -0.0 + 0.0 is 0.0
+            values[np.isnan(values)] = np.nan
+            column = pa.array(values, field.type, mask=mask)
+        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=plan.packed)
+
+
+def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[str, pa.Array]:
+    """What says which key a row is of, beside what is packed, and which window of its key it is in; by column name."""
+    columns = {name: chunk[name] for name in plan.identity if name not in plan.packed.names}
+    if hashed:
+        columns |= {HIGH: chunk[HIGH], LOW: chunk[LOW] if LOW in chunk.schema.names else chunk[HIGH]}
+    windows = plan.windows
+    if isinstance(windows, CustomWindows):
+        times = chunk[TIME].cast(pa.int64()).to_numpy()
+        try:
+            start, end = windows.assigner(times)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"the assigner of fb.custom_window did not give two arrays: {error}") from error
+        columns |= {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
+        if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
+            raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")
+        if windows.ett is not None:
+            bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
+            columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
+        if windows.shared and hashed:
+            columns |= {HIGH: pa.array(np.zeros_like(times)), LOW: pa.array(np.zeros_like(times))}
+    elif END in chunk.schema.names:
+        columns |= {START: chunk[TIME].cast(pa.int64()), END: chunk[END].cast(pa.int64())}
+    return columns
+
+
+def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
+    """When the last window of each row takes no more rows; the row's time where there are no windows of a user's."""
+    windows = plan.windows
+    times: Times = batch[TIME].cast(pa.int64()).to_numpy()
+    if isinstance(windows, AlignedWindows):
+        times = windows.last_window(windows.slice_starts(times)) + windows.size
+    elif isinstance(windows, SessionWindows):
+        times = batch[END].cast(pa.int64()).to_numpy()
+    elif isinstance(windows, CustomWindows):
+        times = _instants(windows.assigner(times)[1], times, "ends").to_numpy()
+    return times + (plan.firing.allowed_lateness if plan.firing else 0)
+
+
+def _instants(values: npt.ArrayLike, times: Times, what: str) -> pa.Array:
+    array = np.asarray(values)
+    if array.shape != times.shape or array.dtype.kind not in "iu":
+        raise InvalidArgument(
+            f"a function of fb.custom_window gave {what} as {array.dtype} of shape {array.shape}; for {len(times)} instants "
+            f"it must give whole microseconds, of shape {times.shape}"
+        )
+    return pa.array(array.astype(np.int64))

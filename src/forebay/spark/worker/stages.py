@@ -1,0 +1,97 @@
+"""The functions that Spark runs over record batches, in the order in which a row meets them: pack, operator, unpack.
+
+The operator of a stream is in `forebay.spark.worker.operator`; here is the one of a batch DataFrame. Nothing is imported
+here that imports polars: it takes its number of threads when it is imported, which `startup.loads` sets first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from forebay.engine.plan import END_OF_TIME, NEVER
+from forebay.spark.worker import blobs, startup, task
+from forebay.state.layout import Layout, as_stored
+from forebay.state.places import Place
+from forebay.windows import TIME
+
+ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+VNODE, PAYLOAD = "vnode", "payload"
+"""The columns of what pack gives: a virtual node, and a blob for it."""
+
+
+def packer(plan: bytes, place: Place, instances: int, layout: Layout | None) -> ArrowMap:
+    """Pack for an operator over a stream, whose state has a layout, or over a batch DataFrame, where None is given."""
+
+    def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        updating = hashed = False
+        if layout is not None:
+            task.state_root(place)  # raises here, before any row is read, what is wrong with the query
+            updating = task.updating()
+            hashed = task.hashed(as_stored(layout, updating=updating))
+        loaded = startup.loads(plan)
+        from forebay.spark.worker.pack import pack
+
+        updating = updating or loaded.firing is not None
+        for vnode, blob in pack(batches, loaded, task.state_partitions(), instances, updating=updating, hashed=hashed):
+            yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
+
+    return pack_batches
+
+
+def batch_operator(plan: bytes, place: Place, output: str) -> ArrowMap:
+    """The operator over all rows of a virtual node of a batch DataFrame: every window fires at the end."""
+
+    def run_to_end(groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loaded = startup.loads(plan)
+        from forebay.engine.open import open_instance
+
+        with (
+            place.scratch() as directory,
+            contextlib.closing(open_instance(loaded, Path(directory), None, NEVER)) as instance,
+        ):
+            for group in groups:
+                for blob in group[PAYLOAD].drop_null():
+                    batches, partial = blobs.read(blob.as_buffer())
+                    for batch in batches:
+                        instance.ingest(batch, partial=partial)
+            for blob in blobs.write_all(instance.fire(END_OF_TIME)):
+                yield pa.record_batch([pa.array([blob], pa.binary())], [output])
+
+    run_to_end.__annotations__ = {"groups": Iterator[pa.RecordBatch], "return": Iterator[pa.RecordBatch]}
+    return run_to_end
+
+
+def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in blobs of results."""
+    startup.settle()
+    for batch in batches:
+        for blob in batch.column(0):
+            yield from blobs.read(blob.as_buffer())[0]
+
+
+def only_late(plan: bytes, names: list[str], column: str, *, streaming: bool) -> ArrowMap:
+    """The rows that come too late for a plan: structs of their columns ``c0, c1, ...`` and by how much, under ``names``."""
+
+    def filtered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        batch = startup.local_property("streaming.sql.batchId")
+        fired_until = task.watermark(int(batch) - 1) if streaming and batch else None
+        if fired_until is None:
+            return
+        loaded = startup.loads(plan)
+        from forebay.spark.worker.pack import ends
+
+        for rows in (each.filter(each[TIME].is_valid()) for each in batches):
+            by = fired_until * 1000 - ends(rows, loaded)
+            if (by >= 0).any():
+                late = rows.filter(pa.array(by >= 0))
+                by_how_much = pa.array(by[by >= 0]).cast(pa.duration("us"))
+                columns = [late[f"c{place}"] for place in range(len(names) - 1)]
+                whole = pa.StructArray.from_arrays([*columns, by_how_much], names)
+                yield pa.record_batch([whole], [column])
+
+    return filtered

@@ -1,0 +1,51 @@
+"""What runs first in a Python worker. Nothing here may import polars: it takes its number of threads when imported."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import sys
+from typing import Any
+
+from pyspark import TaskContext, cloudpickle
+
+
+def dumps(value: object) -> bytes:
+    """An operator's plan as bytes, a user's functions included, as Spark ships functions."""
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
+def loads(data: bytes) -> Any:
+    """The plan again, in a worker whose native thread pools are no larger than the task's share of the machine."""
+    import pyarrow as pa
+
+    context = TaskContext.get()
+    cpus = context.cpus() if context else 1
+    os.environ.setdefault("POLARS_MAX_THREADS", str(cpus))
+    pa.set_cpu_count(cpus)
+    plan = pickle.loads(data)
+    settle()
+    return plan
+
+
+def settle() -> None:
+    """Spare what this process has loaded from garbage collection.
+
+    Spark's worker collects garbage after every task, and would look through the objects of all loaded modules each time.
+    What is spared is never freed if it is part of a cycle, so it is done only when more modules have been loaded.
+    """
+    global _spared
+    if len(sys.modules) != _spared:
+        gc.freeze()
+        _spared = len(sys.modules)
+
+
+_spared = 0
+"""How many modules were loaded when their objects were spared."""
+
+
+def local_property(name: str) -> str | None:
+    """A property of the query that the running task belongs to."""
+    context = TaskContext.get()
+    return context.getLocalProperty(name) if context else None

@@ -1,0 +1,1 @@
+"""Internal: state at rest. `places` says where it lives, `layout` what it looks like, `inspection` what is in it."""

@@ -1,0 +1,284 @@
+"""State at rest: what a state directory holds, as tables, and whether all of it is whole. Nothing is ever written there.
+
+Behind ``forebay state`` and ``spark.read.format("forebay-state")``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.engine.row_join import INSTANT, ROW
+from forebay.engine.stored_form import StoredForm, unified
+from forebay.errors import CorruptState, ForebayError, InvalidArgument
+from forebay.state import layout as layouts
+from forebay.state.layout import Layout
+from forebay.state.places import DIRECTORY, Root, local_path
+from forebay.store import filenames
+from forebay.store import manifest as manifests
+from forebay.store.aligned import AlignedStore
+from forebay.store.archive import archive_at
+from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
+from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.windows import ENDLESS
+
+_TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
+"""The type after the text of a key."""
+
+_READ_BYTES = 32 << 20
+"""Rows are read about so many bytes at a time."""
+
+
+@dataclass(frozen=True)
+class InstanceState:
+    """The state of one virtual node of an operator.
+
+    Attributes
+    ----------
+    root : Root
+        Its directory and archive.
+    name : str
+        The name of its directory, which begins with the virtual node.
+    operator : OperatorState
+        What it is an instance of.
+    versions : dict of Version to float
+        The versions that are there, oldest first, and the time at which each was written, in seconds.
+    """
+
+    root: Root
+    name: str
+    operator: OperatorState
+    versions: dict[Version, float]
+
+    @property
+    def vnode(self) -> int:
+        return int(filenames.vnode_of(self.name))
+
+    def manifest(self, version: Version) -> Manifest:
+        name = filenames.manifest(version)
+        return manifests.parse(self.root.safe.read(name), Path(self.name, name))
+
+    def at(self, batch: int | None = None) -> Manifest | None:
+        """The newest version, or the one that a micro-batch left; None if there was no state yet.
+
+        Raises
+        ------
+        InvalidArgument
+            If that version is not kept any more.
+        """
+        for version in reversed(self.versions):
+            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+                manifest = self.manifest(version)
+                if batch is None or (manifest.batch is not None and manifest.batch <= batch):
+                    return manifest
+        if batch is not None and next(iter(self.versions)).number > 1:
+            raise InvalidArgument(
+                f"virtual node {self.vnode} has no version of micro-batch {batch} any more; "
+                "spark.forebay.retainBatches says how many are kept"
+            )
+        return None
+
+    def tables(self, version: Version) -> Iterator[pl.DataFrame]:
+        """The rows of a version with ``vnode`` and the bounds of their windows, ``start`` and ``end``, some at a time.
+
+        Aligned windows share rows by slice: ``start`` is that of the slice, and there is no ``end``.
+        """
+        aligned = self.operator.aligned
+        for rows in self._aligned(version) if aligned else self._unaligned(version):
+            bounds = [pl.lit(self.vnode, pl.Int32).alias("vnode"), pl.col("start"), pl.col("end")]
+            yield rows.select(*bounds, pl.exclude("start", "end"))
+
+    def unaligned(self, version: Version) -> UnalignedStore:
+        """The store of a version, to read from."""
+        return UnalignedStore(self.root.directory, version, archive=self.root.archive)
+
+    def _aligned(self, version: Version) -> Iterator[pl.DataFrame]:
+        store = AlignedStore(self.root.directory, version, [], archive=self.root.archive)
+        store.form = StoredForm(unified(store.schemas))
+        instant = pl.Datetime("us", "UTC")
+        for start in store.slices.tolist():
+            for batch in store.rows(start):
+                yield pl.DataFrame(batch).with_columns(start=pl.lit(start).cast(instant), end=pl.lit(None, instant))
+
+    def _unaligned(self, version: Version) -> Iterator[pl.DataFrame]:
+        store = self.unaligned(version)
+        live = store.index.live()
+        store.form = StoredForm(unified(store.schemas))
+        parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
+        for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
+            rows = store.get(slots)
+            if ROW in rows.columns:
+                rows = rows.filter(pl.col(ROW) >= 0).drop(INSTANT, ROW)  # marks are no rows
+            bounds = store.index.windows(rows[SLOT].to_numpy())
+            yield rows.drop(SLOT).with_columns(start=self._bound(bounds[:, 0]), end=self._bound(bounds[:, 1]))
+
+    def _bound(self, values: npt.NDArray[np.int64]) -> pl.Series:
+        series = pl.Series(np.ascontiguousarray(values))
+        series = series.replace(ENDLESS, None)
+        return series if self.operator.counts_rows else series.cast(pl.Datetime("us", "UTC"))
+
+
+@dataclass(frozen=True)
+class OperatorState:
+    """The state of one operator of a query."""
+
+    root: Root
+    id: str
+    layout: Layout
+
+    @property
+    def aligned(self) -> bool:
+        """Whether all keys share its windows, and rows lie by slice."""
+        by_key = self.layout.get("outputMode") == "update" or "firing" in self.layout
+        return layouts.kind_of(self.layout) == "window" and not by_key
+
+    @property
+    def in_event_time(self) -> bool:
+        """Whether its windows fire at instants of event time."""
+        return layouts.kind_of(self.layout) not in ("count_window", "global_window")
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether its windows are bounded by numbers of rows, not by instants."""
+        return not self.in_event_time or layouts.kind_of(self.layout) == "dedupe"
+
+    @cached_property
+    def instances(self) -> list[InstanceState]:
+        """The instances by virtual node. Of two for one node, which a failed first batch leaves, the one that went on."""
+        versions: dict[str, dict[Version, float]] = {}
+        for name, written in self.root.safe.names().items():
+            directory, _, file = name.partition("/")
+            version = filenames.version_of(file)
+            if version is not None and filenames.is_instance(directory):
+                versions.setdefault(directory, {})[version] = written
+        found: dict[int, InstanceState] = {}
+        for name, there in versions.items():
+            ordered = dict(sorted(there.items(), key=lambda item: (item[0].number, item[1])))
+            instance = InstanceState(self.root.within(name), name, self, ordered)
+            before = found.get(instance.vnode)
+            if before is None or max(before.versions.values()) < max(there.values()):
+                found[instance.vnode] = instance
+        return [found[vnode] for vnode in sorted(found)]
+
+    def chosen(self, batch: int | None = None) -> list[tuple[InstanceState, Version]]:
+        """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""
+        manifests_ = [(instance, instance.at(batch)) for instance in self.instances]
+        return [(instance, found.version) for instance, found in manifests_ if found and found.version]
+
+    def read(self, batch: int | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows after a micro-batch, the newest unless given, some at a time and with the same columns."""
+        parts = self.chosen(batch)
+        columns = self.columns(parts)
+        if columns is not None:
+            for part in parts:
+                yield from map(columns.of, self.rows(*part))
+
+    def columns(self, chosen: list[tuple[InstanceState, Version]]) -> StoredForm | None:
+        """The columns that all rows of some versions fit; None if there are no rows."""
+        first = (next(self.rows(*part), None) for part in chosen)
+        schemas = [batch.schema for batch in first if batch is not None]
+        return StoredForm(unified(schemas)) if schemas else None
+
+    def rows(self, instance: InstanceState, version: Version) -> Iterator[pa.RecordBatch]:
+        """All rows of a version of an instance, with keys named as in the query, some at a time."""
+        try:
+            for table in instance.tables(version):
+                arrow = table.rename(self._names(table.columns)).to_arrow(compat_level=pl.CompatLevel.oldest())
+                yield from arrow.combine_chunks().to_batches()
+        except ForebayError:
+            if filenames.manifest(version) in instance.root.safe.names():
+                raise
+            raise InvalidArgument(
+                f"version {version} of virtual node {instance.vnode} was collected while it was read. Stop the query, or "
+                "keep more versions with spark.forebay.retainBatches."
+            ) from None
+
+    def _names(self, columns: list[str]) -> dict[str, str]:
+        """Keys are named as in the query; inputs and parts of aggregates have the names that they are stored under."""
+        named: dict[str, str] = {}
+        for place, key in enumerate(self.layout["keys"]):
+            name, text = f"k{place}", _TYPE.sub("", key)
+            alias = text.rpartition(" AS ")[2]
+            text = alias if alias.count("(") == alias.count(")") else text  # CAST(x AS INT) has none
+            if name in columns and text not in {*columns, *named.values()}:
+                named[name] = text
+        return named
+
+
+@contextlib.contextmanager
+def opened(location: str) -> Iterator[list[OperatorState]]:
+    """The operators whose state is at a location.
+
+    Parameters
+    ----------
+    location : str
+        A checkpoint location, or the directory in it, or ``<stateDirectory>/<query id>``: a path or a URL.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no state.
+    """
+    mounted = local_path(str(Path(location).absolute()) if ":" not in location else location)
+    with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
+        root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
+        for candidate in (root.within(DIRECTORY), root):
+            found = operators(candidate)
+            if found:
+                yield found
+                return
+        raise InvalidArgument(f"{location} has no state of forebay; name the checkpoint location of a query")
+
+
+def operators(root: Root) -> list[OperatorState]:
+    """The operators whose state a root has."""
+    ids = sorted(name for name in root.safe.directories() if filenames.is_layout(name))
+    return [OperatorState(root.within(name), name, layouts.forms(root, name)[-1]) for name in ids]
+
+
+def one(found: list[OperatorState], id_: str | None) -> OperatorState:
+    """The operator with that id; without one, the only operator."""
+    matching = [operator for operator in found if id_ in (None, operator.id)]
+    if len(matching) != 1:
+        raise InvalidArgument(f"the operator must be one of {', '.join(operator.id for operator in found)}")
+    return matching[0]
+
+
+def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
+    """What is wrong with an operator's state, as the name of the instance and a message.
+
+    Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for
+    partial aggregates of windows that keys have of their own.
+    """
+    for instance in operator.instances:
+        for version in instance.versions:
+            try:
+                rows, expected = sum(table.height for table in instance.tables(version)), _rows(instance, version)
+                if expected is not None and rows != expected:
+                    raise CorruptState(f"version {version} has {rows} rows where {expected} are expected")
+            except (ForebayError, FileNotFoundError) as error:
+                if filenames.manifest(version) in instance.root.safe.names():  # not collected since it was listed
+                    yield instance.name, str(error)
+
+
+def _rows(instance: InstanceState, version: Version) -> int | None:
+    """How many rows a version says it has; None where it does not say."""
+    if instance.operator.aligned:
+        return instance.manifest(version).rows
+    if instance.operator.layout["pattern"] == "RMW":
+        return None
+    store = instance.unaligned(version)
+    if any(ROW in schema.names for schema in store.schemas):
+        return None  # a row that has met another one has a mark beside it
+    return store.index.stored_rows

@@ -1,0 +1,233 @@
+"""What an operator's state looks like, and where each of its store instances is: ``<root>/<layout id>/<instance>/``."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay.engine.widening import widens
+from forebay.errors import CorruptState, LayoutChanged
+from forebay.state.places import Root
+from forebay.store import filenames
+from forebay.store.archive import MountedArchive
+from forebay.store.filenames import Version
+
+Layout = dict[str, Any]
+"""Window function, keys, pattern and number of instances, which must not change under a checkpoint; and the aggregates,
+each with the columns that it reads and their types, which may change as `evolves` says."""
+
+APPLY, JOIN = "apply", "join("
+"""How a user's function, and a join, begin among the aggregates."""
+
+NAMESAKE = "#"
+"""In the name of an input whose text is also that of another one: it goes by their order, which must not change then."""
+
+KIND, IDENTITY = "kind", "identity"
+"""What a layout has for the kind of its operator, and for how keys are told apart."""
+
+_ADDED = (KIND, IDENTITY)
+"""Layouts that state was begun with before there were these do not have them."""
+
+_TOKEN = re.compile(f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})")
+
+
+def layout_id(layout: Layout) -> str:
+    """A short name for a layout; equal layouts have equal names."""
+    return hashlib.sha256(_text(layout)).hexdigest()[:12]
+
+
+def as_stored(layout: Layout, *, updating: bool) -> Layout:
+    """The layout of state in append or update mode, which store it in different ways."""
+    return {**layout, IDENTITY: "siphash-2-4-128", **({"outputMode": "update"} if updating else {})}
+
+
+def as_begun(layout: Layout, first: Layout) -> Layout:
+    """A layout as state has it that was begun with another one, maybe by an earlier release, whose layouts say less."""
+    found = {name: value for name, value in layout.items() if name not in _ADDED or name in first}
+    if KIND not in first and kind_of(layout) == "global_window":
+        found["window"] = found["window"].replace(", discarding)", ", purging)")  # as it was called then
+    return found
+
+
+def kind_of(layout: Layout) -> str:
+    """The kind of an operator: the function that makes its windows, ``dedupe``, ``interval_join`` or ``continuous_join``."""
+    if KIND in layout:
+        return str(layout[KIND])
+    named = re.match(r"\w+(?=\()", layout["window"])  # by an earlier release
+    if named:
+        return named[0]
+    return "interval_join" if " join, interval of " in layout["window"] else "continuous_join"
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where one version of a store instance is. Its text is the token that Spark's state holds."""
+
+    root: Root
+    layout: str
+    instance: str
+    version: Version | None = None
+
+    @classmethod
+    def new(cls, root: Root, vnode: int, layout: Layout, directories: Sequence[str] = ()) -> Location:
+        """A place for an instance that has no state yet. No other instance or attempt ever gets the same.
+
+        ``directories`` are those in which the operator has state.
+        """
+        if directories:
+            return cls(root, directories[0], filenames.new_instance(vnode))
+        name = layout_id(layout)
+        described = root.directory / name / filenames.LAYOUT
+        if not described.exists():
+            for archive in (root.safe, MountedArchive(root.directory)):
+                archive.write(f"{name}/{filenames.LAYOUT}", _text(layout))
+        return cls(root, name, filenames.new_instance(vnode))
+
+    @classmethod
+    def parse(cls, root: Root, token: str, layout: Layout, directories: Sequence[str] = ()) -> Location:
+        """The place that a token names; `LayoutChanged` when that is the place of another operator."""
+        match = _TOKEN.fullmatch(token)
+        if match is None or not filenames.is_instance(match["instance"]):
+            raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
+        if match["layout"] not in (layout_id(layout), layout_id(as_begun(layout, {})), *directories):
+            raise changed(root, read(root, match["layout"]), layout)
+        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
+
+    @property
+    def home(self) -> Root:
+        """The instance's own directory and archive."""
+        return self.root.within(f"{self.layout}/{self.instance}")
+
+    def at(self, version: Version) -> Location:
+        """The same instance at another version."""
+        return replace(self, version=version)
+
+    def __str__(self) -> str:
+        return f"{self.layout}/{self.instance}/{self.version}"
+
+
+def evolves(history: Sequence[Layout], layout: Layout) -> bool:
+    """Whether a query may go on with state that has had some layouts.
+
+    It may when nothing but aggregates differ from the last one, at least one has stayed, those that have read the columns
+    that they read before, and no column has ever had a wider type. What is added starts as if its columns had been NULL
+    until now. Joins keep their columns.
+    """
+    before = history[-1]
+    old, new = before["aggregates"], layout["aggregates"]
+    if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new):
+        return False
+    types = {name: kind for columns in new.values() for name, kind in columns.items()}
+    had = [(name, kind) for form in history for columns in form["aggregates"].values() for name, kind in columns.items()]
+    columns_of_joins = [{text for text in form if not _is_join(text)} for form in (old, new) if any(map(_is_join, form))]
+    return (
+        all(widens(kind, types[name]) for name, kind in had if name in types)
+        and all({*new[text]} <= {*old[text]} for text in {*old} & {*new} if text != APPLY)
+        and (not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1])
+        and not any(NAMESAKE in name for name in (*types, *dict(had)))
+    )
+
+
+def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
+    """The error for state of a layout under a query that now has another one."""
+    differences = "".join(
+        f"\n  {name}: the checkpoint has {_shown(before.get(name))}, the query now has {_shown(layout.get(name))}"
+        for name in sorted({*before, *layout} - {*_ADDED})
+        if before.get(name) != layout.get(name)
+    )
+    return LayoutChanged(
+        f"the state in {root.safe} was written by another operator:{differences}\n"
+        "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
+        "wider. Change the query back, or start it with a new checkpoint location."
+    )
+
+
+def _is_join(text: str) -> bool:
+    return text.startswith(JOIN)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    read = {text: ", ".join(f"{name} {kind}" for name, kind in columns.items()) for text, columns in value.items()}
+    return "; ".join(f"{text} of {columns}" if columns else text for text, columns in read.items())
+
+
+_SINCE = "since"
+"""In the file of a later layout: the first micro-batch that ran with it. It counts when that one has been committed."""
+
+
+def forms(root: Root, name: str) -> list[Layout]:
+    """The layouts that the state in a directory has had, the one that names it first."""
+    return [form for _, _, form in _forms(root, name)]
+
+
+def settled_forms(root: Root, name: str, committed: int) -> list[Layout]:
+    """The same without a layout that no micro-batch up to the last one that Spark has ``committed`` has run with.
+
+    The query may have been changed back since then, so that layout is forgotten.
+    """
+    found: list[Layout] = []
+    forgotten: list[str] = []
+    for path, since, form in _forms(root, name):
+        if forgotten or since > committed:
+            forgotten.append(path)
+        else:
+            found.append(form)
+    root.safe.delete(forgotten)
+    return found
+
+
+def _forms(root: Root, name: str) -> Iterator[tuple[str, int, Layout]]:
+    """The files of layouts in a directory, the first micro-batch that ran with each, and what they have."""
+    yield f"{name}/{filenames.LAYOUT}", -1, read(root, name)
+    for number in itertools.count(1):
+        path = f"{name}/{filenames.LATER_LAYOUT.format(number)}"
+        try:
+            form = _parsed(root, path)
+        except FileNotFoundError:
+            return
+        yield path, form.pop(_SINCE, -1), form
+
+
+def record(root: Root, name: str, history: Sequence[Layout], layout: Layout, since: int) -> None:
+    """Note that the state in a directory has a new layout from a micro-batch on, if that one is ever committed."""
+    root.safe.write(f"{name}/{filenames.LATER_LAYOUT.format(len(history))}", _text({**layout, _SINCE: since}))
+
+
+def read(root: Root, name: str) -> Layout:
+    """The layout with that name."""
+    path = f"{name}/{filenames.LAYOUT}"
+    try:
+        layout = _parsed(root, path)
+    except FileNotFoundError as error:
+        raise _unreadable(root, path, error) from error
+    if layout_id(layout) != name:
+        raise _unreadable(root, path, "its content is not that of its name")
+    return layout
+
+
+def _parsed(root: Root, path: str) -> Layout:
+    try:
+        layout: Layout = json.loads(root.safe.read(path))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _unreadable(root, path, error) from error
+    return layout
+
+
+def _unreadable(root: Root, path: str, reason: object) -> CorruptState:
+    return CorruptState(
+        f"{path} in {root.safe} cannot be read: {reason}. Restore the checkpoint together with its state directory from a "
+        "copy."
+    )
+
+
+def _text(layout: Layout) -> bytes:
+    return json.dumps(layout, sort_keys=True, indent=1).encode()

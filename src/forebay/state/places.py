@@ -1,0 +1,125 @@
+"""Where state lives: the directory that the stores of a query work in, and where their versions are safe.
+
+With ``spark.forebay.durability`` at ``checkpoint`` a version is safe in ``<checkpointLocation>/forebay`` (or under
+``spark.forebay.stateDirectory``) before Spark learns its token. Where that is mounted, stores work right there, unless
+``spark.forebay.localDirectory`` is set. Otherwise they work in a directory of the node and archive what they commit. With
+``local`` that directory is all there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from forebay.errors import UnsupportedConfiguration
+from forebay.store import filenames
+from forebay.store.archive import Archive, MountedArchive, archive_at
+
+DIRECTORY = "forebay"
+KEPT_SECONDS = 24 * 3600
+"""What stores have left in a node's directory is removed when it was not used for so long. Archives have it all."""
+
+Durability = Literal["checkpoint", "local"]
+
+
+@dataclass(frozen=True)
+class Root:
+    """The state of one query.
+
+    Attributes
+    ----------
+    directory : Path
+        Where stores work.
+    archive : Archive or None
+        Where their versions are safe, if not there.
+    """
+
+    directory: Path
+    archive: Archive | None = None
+
+    @property
+    def safe(self) -> Archive:
+        """Where the query's versions are safe."""
+        return self.archive or MountedArchive(self.directory)
+
+    def within(self, part: str) -> Root:
+        """What lies in a directory below."""
+        return Root(self.directory / part, self.archive.within(part) if self.archive else None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the user wants state to live, see `forebay.spark.driver.conf.Conf`."""
+
+    state_directory: str | None = None
+    local_directory: str | None = None
+    durability: Durability = "checkpoint"
+
+    def root(self, checkpoint: str | None, query: str) -> Root:
+        """The root of a query with that checkpoint location and id."""
+        if self.durability == "local":
+            return Root(self._node("only") / query)
+        location, part = (self.state_directory, query) if self.state_directory else (checkpoint, DIRECTORY)
+        if location is None:
+            raise UnsupportedConfiguration(
+                "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
+                "another session than the one it was defined in. Set spark.forebay.stateDirectory."
+            )
+        mounted = local_path(location)
+        if mounted is not None and self.local_directory is None:
+            return Root(mounted / part)
+        working = self._node("work")
+        _sweep(working)
+        copy = hashlib.sha256(location.encode()).hexdigest()[:8]  # a checkpoint that was copied is another query's
+        return Root(working / f"{query}-{copy}", archive_at(location).within(part))
+
+    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+        """A directory of this node for what ends with a task."""
+        self._disk.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=f"{DIRECTORY}-", dir=self._disk)
+
+    def _node(self, what: str) -> Path:
+        """A directory of this node and user alone."""
+        return self._disk / f"{DIRECTORY}-{what}-{os.getuid()}"
+
+    @property
+    def _disk(self) -> Path:
+        """Where this node keeps what is large: by default a directory of Spark's own, which it removes in the end."""
+        return Path((self.local_directory or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
+
+
+def local_path(location: str) -> Path | None:
+    """The path that Spark means by a location such as ``file:/data/ck`` or ``/data/ck``; None on another file system.
+
+    Spark does not escape the paths that it prints, so they are no URLs.
+    """
+    match = re.fullmatch(r"(?:file:(?://)?)?(/.*)", location)
+    return Path(match[1]) if match else None
+
+
+_QUERY = re.compile("[0-9a-f-]{36}-[0-9a-f]{8}")
+_swept: dict[Path, float] = {}
+
+
+def _sweep(working: Path) -> None:
+    """Now and then remove the directories of instances that have moved to other nodes, or whose queries have ended."""
+    now = time.time()
+    if now - _swept.get(working, 0.0) < KEPT_SECONDS / 24:
+        return
+    _swept[working] = now
+    for instance in working.glob("*/*/*/"):
+        query, layout, name = instance.relative_to(working).parts
+        if not (_QUERY.fullmatch(query) and filenames.is_layout(layout) and filenames.is_instance(name)):
+            continue
+        try:
+            if now - instance.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(instance, ignore_errors=True)
+        except FileNotFoundError:  # another process sweeps, too
+            continue

@@ -1,0 +1,363 @@
+"""What is compiled of the key index: loops over the windows of keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay.compiling import compiled
+
+Slots = npt.NDArray[np.int32]
+Times = npt.NDArray[np.int64]
+Columns = np.recarray  # of WINDOW
+
+EMPTY = -1
+USED, FREE, FILLED, TOUCHED = range(4)
+
+BLOCK = 6
+"""Slots are in blocks of two to this power; a lower bound for the ends in each block says which ones to look at."""
+
+TAG = 0x7FFFFFFF
+"""The bits of ``low`` that an entry of the directory has beside a slot. They say where it belongs in the directory."""
+
+AHEAD = 16
+"""So many rows are looked for together, so that the processor waits for memory once for all of them."""
+
+NEVER, ALWAYS = 2**63 - 1, -(2**63)
+
+
+WINDOW = np.dtype(
+    {
+        "names": ["high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored", "newer", "older"],
+        "formats": [np.int64] * 5 + [np.int32] * 6,
+    }
+)
+"""A window in the key index; one fills a cache line.
+
+``high`` and ``low`` identify the key; ``start``, ``end`` and ``ett`` (estimated trigger time) are microseconds, or row
+numbers for count windows; ``stored`` is the number of rows on disk. The windows of a key are a chain, ``newer`` and
+``older``, from the one that starts last, which the directory has.
+"""
+
+
+@compiled
+def touch(dirty, scalars, slot):
+    if not dirty[slot]:
+        dirty[slot] = 1
+        scalars[TOUCHED] += 1
+
+
+@compiled
+def touch_all(dirty, scalars, slots):
+    for slot in slots:
+        touch(dirty, scalars, slot)
+
+
+@compiled
+def entry(low, slot):
+    """What the directory has for a window: the tag of its key above its slot."""
+    return (low & TAG) << 32 | slot
+
+
+@compiled
+def slot_of(entry):
+    return np.int32(entry & 0xFFFFFFFF)
+
+
+@compiled
+def look_ahead(c, directory, free, scalars, low, begin, hint):
+    """Touch what the rows from ``begin`` on will need, all of it before any of it is used."""
+    mask = len(directory) - 1
+    end = min(len(low), begin + AHEAD)
+    found = 0
+    for row in range(begin, end):
+        hint[row - begin] = directory[low[row] & TAG & mask]
+    for row in range(begin, end):
+        if hint[row - begin] != EMPTY:
+            found += c[slot_of(hint[row - begin])].low == low[row]
+    for number in range(max(0, scalars[FREE] - AHEAD), scalars[FREE]):
+        found += c[free[number]].stored
+    return found
+
+
+@compiled
+def leave_place(directory, place):
+    """Empty a place of the directory. What lies after it moves up, so that searches need no trace of what has left."""
+    mask = len(directory) - 1
+    following = (place + 1) & mask
+    while directory[following] != EMPTY:
+        home = directory[following] >> 32 & mask
+        if (following - home) & mask >= (following - place) & mask:
+            directory[place] = directory[following]
+            place = following
+        following = (following + 1) & mask
+    directory[place] = EMPTY
+
+
+@compiled
+def key_head(c, directory, high, low):
+    """The newest window of a key, or -1; and its place in the directory, or where one goes."""
+    mask = len(directory) - 1
+    tag = low & TAG
+    place = tag & mask
+    while directory[place] != EMPTY:
+        slot = slot_of(directory[place])
+        if directory[place] >> 32 == tag and c[slot].low == low and c[slot].high == high:
+            return slot, place
+        place = (place + 1) & mask
+    return np.int32(-1), place
+
+
+@compiled
+def link_window(c, directory, scalars, place, newer, slot, older):
+    """A window takes its position in the chain of its key, whose head is at a place of the directory."""
+    c[slot].newer, c[slot].older = newer, older
+    if older >= 0:
+        c[older].newer = slot
+    if newer >= 0:
+        c[newer].older = slot
+    else:
+        scalars[FILLED] += directory[place] == EMPTY
+        directory[place] = entry(c[slot].low, slot)
+
+
+@compiled
+def unlink_window(c, directory, scalars, slot):
+    newer, older = c[slot].newer, c[slot].older
+    if older >= 0:
+        c[older].newer = newer
+    if newer >= 0:
+        c[newer].older = older
+        return
+    mask = len(directory) - 1
+    sought = entry(c[slot].low, slot)
+    place = sought >> 32 & mask
+    while directory[place] != sought:
+        place = (place + 1) & mask
+    if older >= 0:
+        directory[place] = entry(c[slot].low, older)
+    else:
+        leave_place(directory, place)
+        scalars[FILLED] -= 1
+
+
+@compiled
+def opened(c, free, earliest, scalars, high, low, start, end, ett):
+    """A new window, in no chain yet."""
+    if scalars[FREE] > 0:
+        scalars[FREE] -= 1
+        slot = free[scalars[FREE]]
+    else:
+        slot = np.int32(scalars[USED])
+        scalars[USED] += 1
+    c[slot].high, c[slot].low = high, low
+    c[slot].start, c[slot].end, c[slot].ett = start, end, ett
+    c[slot].generation += 1
+    c[slot].parent = c[slot].sibling = -1
+    c[slot].stored = 0
+    earliest[slot >> BLOCK] = min(earliest[slot >> BLOCK], end)
+    return slot
+
+
+@compiled
+def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
+    """Windows of a key do not touch each other, so those that a row's window touches are neighbours in their chain."""
+    slots = np.empty(len(low), np.int32)
+    hint = np.empty(AHEAD, np.int64)
+    for row in range(len(low)):
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row, hint)
+        slot, place = key_head(c, directory, high[row], low[row])
+        newer = np.int32(-1)
+        while slot >= 0 and c[slot].start > end[row]:
+            newer, slot = slot, c[slot].older
+        if slot < 0 or c[slot].end < start[row]:
+            older = slot
+            slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
+            link_window(c, directory, scalars, place, newer, slot, older)
+        else:
+            c[slot].start = min(c[slot].start, start[row])
+            c[slot].end = max(c[slot].end, end[row])
+            c[slot].ett = max(c[slot].ett, ett[row])
+            while c[slot].older >= 0 and c[c[slot].older].end >= c[slot].start:
+                older = c[slot].older
+                unlink_window(c, directory, scalars, older)
+                absorb(c, dirty, scalars, slot, older)
+        touch(dirty, scalars, slot)
+        slots[row] = slot
+    return slots
+
+
+@compiled
+def absorb(c, dirty, scalars, into, slot):
+    """A window becomes a part of another one that it touches."""
+    c[into].start = min(c[into].start, c[slot].start)
+    c[into].end = max(c[into].end, c[slot].end)
+    c[into].ett = max(c[into].ett, c[slot].ett)
+    c[slot].parent = into
+    last = slot
+    while c[last].sibling >= 0:
+        last = c[last].sibling
+    c[last].sibling = c[into].sibling
+    c[into].sibling = slot
+    touch(dirty, scalars, slot)
+    touch(dirty, scalars, last)
+
+
+@compiled
+def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
+    """The search goes on from the window of the row before, if that is a later one of the same key, or the same."""
+    slots = np.empty(len(low), np.int32)
+    hint = np.empty(AHEAD, np.int64)
+    slot = np.int32(-1)
+    for row in range(len(low)):
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row, hint)
+        same = slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]
+        if same and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end == end[row])):
+            newer, place = c[slot].newer, -1
+        else:
+            slot, place = key_head(c, directory, high[row], low[row])
+            newer = np.int32(-1)
+        while slot >= 0 and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end != end[row])):
+            newer, slot = slot, c[slot].older
+        if slot < 0 or c[slot].start < start[row]:
+            older = slot
+            slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
+            link_window(c, directory, scalars, place, newer, slot, older)
+        c[slot].ett = max(c[slot].ett, ett[row])
+        touch(dirty, scalars, slot)
+        slots[row] = slot
+    return slots
+
+
+@compiled
+def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
+    slots = np.empty(len(low), np.int32)
+    numbers = np.empty(len(low), np.int64)
+    hint = np.empty(AHEAD, np.int64)
+    for row in range(len(low)):
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row, hint)
+        slot, place = key_head(c, directory, high[row], low[row])
+        if slot < 0:
+            slot = opened(c, free, earliest, scalars, high[row], low[row], 0, 0, 0)
+            link_window(c, directory, scalars, place, np.int32(-1), slot, np.int32(-1))
+        numbers[row] = c[slot].end
+        c[slot].end += 1
+        touch(dirty, scalars, slot)
+        slots[row] = slot
+    return slots, numbers
+
+
+@compiled
+def find(c, directory, high, low):
+    found = np.empty(0, np.int32)
+    slot, _ = key_head(c, directory, high, low)
+    while slot >= 0:
+        found = np.append(found, slot)
+        slot = c[slot].older
+    return found
+
+
+@compiled
+def windows_of(c, directory, high, low):
+    slots, owners = np.empty(len(low), np.int32), np.empty(len(low), np.int64)
+    count = 0
+    for key in range(len(low)):
+        slot, _ = key_head(c, directory, high[key], low[key])
+        while slot >= 0:
+            if count == len(slots):
+                slots, owners = np.append(slots, np.empty_like(slots)), np.append(owners, np.empty_like(owners))
+            slots[count], owners[count] = slot, key
+            count += 1
+            slot = c[slot].older
+    return slots[:count], owners[:count]
+
+
+@compiled
+def roots(c, slots):
+    roots = np.empty_like(slots)
+    for row in range(len(slots)):
+        root = slots[row]
+        while c[root].parent >= 0:
+            root = c[root].parent
+        roots[row] = root
+    return roots
+
+
+@compiled
+def due(c, earliest, used, watermark):
+    """Windows that are due, from the blocks that may have one; those blocks' bounds become exact for the others."""
+    due = np.empty(64, np.int32)
+    count = 0
+    for block in range((used + (1 << BLOCK) - 1) >> BLOCK):
+        if earliest[block] > watermark:
+            continue
+        if count + (1 << BLOCK) > len(due):
+            longer = np.empty(2 * len(due) + (1 << BLOCK), np.int32)
+            longer[:count] = due[:count]
+            due = longer
+        bound = NEVER
+        for slot in range(block << BLOCK, min(used, (block + 1) << BLOCK)):
+            if c[slot].generation & 1 and c[slot].parent < 0:
+                bound = min(bound, c[slot].end)
+                if c[slot].end <= watermark:
+                    due[count] = slot
+                    count += 1
+        earliest[block] = bound
+    return due[:count]
+
+
+@compiled
+def remove(c, directory, free, dirty, earliest, scalars, slots):
+    for slot in slots:
+        unlink_window(c, directory, scalars, slot)
+        member = slot
+        while member >= 0:
+            following = c[member].sibling
+            c[member].generation += 1
+            c[member].parent = c[member].sibling = -1
+            c[member].stored = 0
+            free[scalars[FREE]] = member
+            scalars[FREE] += 1
+            touch(dirty, scalars, member)
+            member = following
+
+
+@compiled
+def in_directory(c, slot):
+    return c[slot].generation & 1 and c[slot].parent < 0
+
+
+@compiled
+def leave(c, directory, scalars, slots):
+    """Those of the slots that are in the directory leave it."""
+    for slot in slots:
+        if slot < scalars[USED] and in_directory(c, slot):
+            unlink_window(c, directory, scalars, slot)
+
+
+@compiled
+def enter(c, directory, scalars, slots):
+    """Those of the slots that belong into the directory enter it."""
+    for slot in slots:
+        scalars[USED] = max(scalars[USED], slot + 1)
+        if in_directory(c, slot):
+            older, place = key_head(c, directory, c[slot].high, c[slot].low)
+            newer = np.int32(-1)
+            while older >= 0 and c[older].start > c[slot].start:
+                newer, older = older, c[older].older
+            link_window(c, directory, scalars, place, newer, slot, older)
+
+
+@compiled
+def widen(before, directory):
+    """Move all entries to a larger directory."""
+    mask = len(directory) - 1
+    for old in before:
+        if old != EMPTY:
+            place = old >> 32 & mask
+            while directory[place] != EMPTY:
+                place = (place + 1) & mask
+            directory[place] = old
