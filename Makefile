@@ -33,7 +33,7 @@ test: $(VENV)/ready  ## the test suite (10 minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
 	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random

@@ -8,7 +8,7 @@ import itertools
 import os
 import shutil
 
-from forebay.store import files
+from forebay.store import disk
 
 NOTHING, EVERYTHING, ANYTHING = "nothing", "everything", "anything"
 """How much of what was not made durable a crash leaves."""
@@ -18,18 +18,16 @@ class Crash(BaseException):
     """The machine is gone."""
 
 
-class Disk:
+class Disk(disk.Disk):
     """Files below a directory, with a crash at the change of that number.
 
     Parameters
     ----------
-    monkeypatch : pytest.MonkeyPatch
-        Puts this disk under `forebay.store.files`.
     root : Path
         Everything that happens below it is kept account of.
     """
 
-    def __init__(self, monkeypatch, root):
+    def __init__(self, root):
         self.root = root
         self.crash_at = None
         self.changes = 0
@@ -37,8 +35,6 @@ class Disk:
         self._live = {}  # path -> number of the file
         self._contents = {}  # number of a file -> bytes made durable
         self._names = {root: {}}  # directory -> {name: number of the file, None for a directory}
-        for name in ("make_directory", "create", "write", "copy", "rename", "unlink", "link", "sync", "sync_directory"):
-            monkeypatch.setattr(files, name, getattr(self, name))
 
     def _change(self):
         """One more change, which does not happen when the machine is gone."""
@@ -53,14 +49,14 @@ class Disk:
             return
         self.make_directory(path.parent)
         self._change()
-        path.mkdir(mode=files.PRIVATE_DIRECTORY, exist_ok=True)
+        path.mkdir(mode=disk.PRIVATE_DIRECTORY, exist_ok=True)
         self._names.setdefault(path, {})
         self.sync_directory(path.parent)
 
     def create(self, path):
         self._change()
         self._live[path] = next(self._numbers)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE_FILE)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, disk.PRIVATE_FILE)
 
     def write(self, descriptor, data, path):
         try:

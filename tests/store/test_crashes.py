@@ -17,6 +17,7 @@ from forebay.errors import CorruptState, VersionNotFound
 from forebay.store import extent_log, unaligned
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive
+from forebay.store.disk import LOCAL
 from forebay.store.filenames import version_of
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
@@ -46,8 +47,8 @@ def batch_of(number):
 class Lists:
     """The AAR store. Every batch adds to three slices and drops the oldest."""
 
-    def open(self, directory, version, archive):
-        return AlignedStore(directory, version, ["user"], OPTIONS, archive=archive)
+    def open(self, directory, version, archive, disk=LOCAL):
+        return AlignedStore(directory, version, ["user"], OPTIONS, archive=archive, disk=disk)
 
     def run(self, store, number):
         for part in range(3):
@@ -62,8 +63,8 @@ class Lists:
 class Sums(Lists):
     """The RMW store of aligned windows."""
 
-    def open(self, directory, version, archive):
-        return open_rmw(directory, version, ["user"], self.merge, OPTIONS, archive)
+    def open(self, directory, version, archive, disk=LOCAL):
+        return open_rmw(directory, version, ["user"], self.merge, OPTIONS, archive, disk=disk)
 
     @staticmethod
     def merge(rows):
@@ -78,8 +79,8 @@ class Sessions:
 
     merge = None
 
-    def open(self, directory, version, archive):
-        return UnalignedStore(directory, version, OPTIONS, self.merge, archive)
+    def open(self, directory, version, archive, disk=LOCAL):
+        return UnalignedStore(directory, version, OPTIONS, self.merge, archive, disk=disk)
 
     def run(self, store, number):
         keys = np.random.default_rng(number).integers(0, 40, ROWS)
@@ -117,10 +118,10 @@ OPTIONS = Options(memory_bytes=1 << 20, read_batch_ratio=0.2)
 KINDS = {"AAR": Lists, "AUR": Sessions, "RMW": Sums, "RMW of sessions": Totals}
 
 
-def versions(kind, directory, archive, numbers, version=None):
+def versions(kind, directory, archive, numbers, version=None, disk=LOCAL):
     """Batches one after another, each on a store that is opened anew, as after a restart."""
     for number in numbers:
-        store = kind.open(directory, version, archive)
+        store = kind.open(directory, version, archive, disk)
         version = kind.run(store, number)
         store.close()
     return version
@@ -138,21 +139,20 @@ def expected(name, number):
 @pytest.mark.parametrize("archived", [False, True], ids=["in place", "archived"])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_crash_at_any_change(tmp_path, monkeypatch, name, archived, every):
+def test_a_crash_at_any_change(tmp_path, name, archived, every):
     kind, pick = KINDS[name](), random.Random(name)
     for crash_at in itertools.count(pick.randrange(every), every):
         root = tmp_path / "disk"
         root.mkdir()
-        with monkeypatch.context() as patched:
-            disk = Disk(patched, root)
-            directory, archive = root / "node" / "0", MountedArchive(root / "safe" / "0") if archived else None
-            base = versions(kind, directory, archive, range(BEFORE))
-            disk.changes, disk.crash_at = 0, crash_at
-            try:
-                after = versions(kind, directory, archive, [BEFORE], base)
-            except Crash:
-                after = None
-            crashed = after is None
+        disk = Disk(root)
+        directory, archive = root / "node" / "0", MountedArchive(root / "safe" / "0", disk) if archived else None
+        base = versions(kind, directory, archive, range(BEFORE), disk=disk)
+        disk.changes, disk.crash_at = 0, crash_at
+        try:
+            after = versions(kind, directory, archive, [BEFORE], base, disk)
+        except Crash:
+            after = None
+        crashed = after is None
         for left in (NOTHING, EVERYTHING, ANYTHING):
             disk.image(tmp_path / "left", left, pick)
             if archived and pick.random() < 0.7:

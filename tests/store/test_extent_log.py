@@ -46,7 +46,7 @@ def test_live_extents_move_where_the_kernel_cannot_copy(log, tmp_path, monkeypat
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(os, "copy_file_range", refused)
-    monkeypatch.setattr("forebay.store.files._COPIED_AT_ONCE", 1000)
+    monkeypatch.setattr("forebay.store.disk._COPIED_AT_ONCE", 1000)
     test_live_extents_move_without_being_read(log, tmp_path)
 
 

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
 from forebay.store.filenames import Version
 from forebay.store.form import Form
@@ -47,6 +48,8 @@ class AlignedStore:
         Where versions are safe, if not in the directory.
     form : Form, optional
         What rows are to be like, where some may have been stored otherwise.
+    disk : Disk
+        What the directory is on.
 
     Examples
     --------
@@ -72,6 +75,7 @@ class AlignedStore:
         combine_bytes: int = SEGMENT_BYTES,
         archive: Archive | None = None,
         form: Form | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
         self.directory = directory
         self._options = options or Options()
@@ -79,7 +83,7 @@ class AlignedStore:
         self._combine = combine or pa.concat_batches
         self.form = form
         self._combine_bytes = combine_bytes
-        self._log = ExtentLog(directory, version, self._options, archive)
+        self._log = ExtentLog(directory, version, self._options, archive, disk)
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._touched: set[int] = set()

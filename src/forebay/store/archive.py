@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from forebay.store import filenames, files
+from forebay.store import filenames
+from forebay.store.disk import LOCAL, Disk
 
 
 class Archive(Protocol):
@@ -74,25 +75,25 @@ def archive_at(location: str) -> Archive:
 class MountedArchive:
     """An archive in a directory: hard links where it is on the same file system as the store, copies where it is not."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, disk: Disk = LOCAL) -> None:
+        self._path, self._disk = path, disk
 
     def within(self, part: str) -> MountedArchive:
-        return MountedArchive(self._path / part)
+        return MountedArchive(self._path / part, self._disk)
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
-        files.make_directory(self._path)
+        self._disk.make_directory(self._path)
         for name in names:
-            files.link(directory / name, self._path / name)
-        files.sync_directory(self._path)
+            self._disk.link(directory / name, self._path / name)
+        self._disk.sync_directory(self._path)
 
     def download(self, name: str, directory: Path) -> None:
-        files.make_directory(directory)
-        files.publish(directory / name, (self._path / name).read_bytes())
+        self._disk.make_directory(directory)
+        self._disk.publish(directory / name, (self._path / name).read_bytes())
 
     def write(self, name: str, data: bytes) -> None:
-        files.make_directory((self._path / name).parent)
-        files.publish(self._path / name, data)
+        self._disk.make_directory((self._path / name).parent)
+        self._disk.publish(self._path / name, data)
 
     def read(self, name: str) -> bytes:
         return (self._path / name).read_bytes()
@@ -110,7 +111,7 @@ class MountedArchive:
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
-            files.unlink(self._path / name)
+            self._disk.unlink(self._path / name)
 
     def __str__(self) -> str:
         return str(self._path)

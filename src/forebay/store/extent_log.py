@@ -21,9 +21,10 @@ import pyarrow as pa
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import archive as archives
-from forebay.store import filenames, files
+from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
@@ -59,12 +60,16 @@ class ExtentLog:
         Limits.
     archive : Archive, optional
         Where versions are safe, if not in the directory. Commits go there; what the directory lacks comes from there.
+    disk : Disk
+        What the directory is on.
     """
 
-    def __init__(self, directory: Path, version: Version | None, options: Options, archive: Archive | None = None) -> None:
+    def __init__(
+        self, directory: Path, version: Version | None, options: Options, archive: Archive | None = None, disk: Disk = LOCAL
+    ) -> None:
         self._directory = directory
         self._options = options
-        self._archive = archive
+        self._archive, self._disk = archive, disk
         self.base = base = self._manifest(version) if version else Manifest(secret=new_secret())
         self._segments = dict(base.segments)
         self._extents: dict[int, list[Extent]] = {}
@@ -181,11 +186,11 @@ class ExtentLog:
             segments={name: segment for name, segment in self._segments.items() if name in live},
             extents=tuple(extent for group in sorted(self._extents) for extent in self._extents[group]),
         )
-        files.make_directory(self._directory)
-        manifests.write(self._directory, manifest)
+        self._disk.make_directory(self._directory)
+        manifests.write(self._directory, manifest, self._disk)
         self._secure(manifest)
         for name in self._segments.keys() - live - self.base.segments.keys():
-            files.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
+            self._disk.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
         self._collect({self._next: manifest, **kept})
         self.base = manifest
         self._segments = dict(manifest.segments)
@@ -198,11 +203,11 @@ class ExtentLog:
         """Give the version committed last to another directory: hard links, or copies where those are not possible."""
         if self.base.version is None:
             raise VersionNotFound(f"{self._directory} has no version yet; commit one")
-        files.make_directory(directory)
+        self._disk.make_directory(directory)
         for name in self.base.segments:
             self._reader(name)  # it is here from now on, if it was not
-            files.link(self._directory / name, directory / name)
-        manifests.write(directory, replace(self.base, history=(), stale=0))
+            self._disk.link(self._directory / name, directory / name)
+        manifests.write(directory, replace(self.base, history=(), stale=0), self._disk)
 
     def count_into(self, metrics: Metrics) -> None:
         """Bring the counts of a store up to date with what the log has done."""
@@ -237,9 +242,9 @@ class ExtentLog:
         """The segment that rows of a schema are written to."""
         writer = self._writers.get(schema)
         if writer is None:
-            files.make_directory(self._directory)
+            self._disk.make_directory(self._directory)
             name = filenames.segment(self._next, next(self._sequence))
-            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema)
+            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema, self._disk)
         return writer
 
     def _close_if_full(self, writer: SegmentWriter) -> None:
@@ -325,7 +330,7 @@ class ExtentLog:
         for path in self._directory.iterdir():
             number = filenames.number_of(path.name)
             if number is not None and number <= oldest and path.name not in named:
-                files.unlink(path)
+                self._disk.unlink(path)
         if self._archive is not None and self._next.number % _COLLECTED_EVERY == 0:
             archives.collect(self._archive, oldest, named)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
-from forebay.store import filenames, files
+from forebay.store import filenames
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Segment
 
@@ -79,13 +80,13 @@ class Manifest:
         return sum(extent.length for extent in self.extents)
 
 
-def write(directory: Path, manifest: Manifest) -> None:
+def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
     """Make ``manifest`` a version: from the return on it can be opened, before that it cannot."""
     if manifest.version is None:
         raise ValueError("a manifest without a version is the empty store and is never written")
     body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
     header = f"forebay manifest {FORMAT} {zlib.crc32(body):08x}\n".encode()
-    files.publish(directory / filenames.manifest(manifest.version), header + body)
+    disk.publish(directory / filenames.manifest(manifest.version), header + body)
 
 
 def read(directory: Path, version: Version) -> Manifest:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
-from forebay.store import files
+from forebay.store.disk import LOCAL
 
 ATTEMPTS, PAUSE_SECONDS = 4, 0.2
 """A request that fails is made so many times in all, after pauses that double."""
@@ -70,8 +70,8 @@ class RemoteArchive:
 
     def download(self, name: str, directory: Path) -> None:
         data = self._get(name)
-        files.make_directory(directory)
-        files.publish(directory / name, data)
+        LOCAL.make_directory(directory)
+        LOCAL.publish(directory / name, data)
 
     def write(self, name: str, data: bytes) -> None:
         self._put(name, pa.py_buffer(data))

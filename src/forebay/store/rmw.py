@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from forebay.store.aligned import LOAD_FACTOR, AlignedStore
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.options import Options
@@ -30,6 +31,7 @@ def open_rmw(
     options: Options | None = None,
     archive: Archive | None = None,
     form: Form | None = None,
+    disk: Disk = LOCAL,
 ) -> AlignedStore:
     """A store of partial aggregates by slice: an `AlignedStore` that merges what it combines.
 
@@ -49,6 +51,8 @@ def open_rmw(
         Where versions are safe, if not in the directory.
     form : Form, optional
         What rows are to be like, where some may have been stored otherwise.
+    disk : Disk
+        What the directory is on.
 
     Returns
     -------
@@ -72,7 +76,7 @@ def open_rmw(
 
     options = options or Options()
     largest = options.memory_bytes // LOAD_FACTOR // 2  # twice that is merged at once
-    return AlignedStore(directory, version, keys, options, combine, largest, archive, form)
+    return AlignedStore(directory, version, keys, options, combine, largest, archive, form, disk)
 
 
 def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store import files
+from forebay.store.disk import LOCAL, Disk, reported
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -49,16 +49,18 @@ class SegmentWriter:
         Its name; a file of that name must not exist.
     schema : pyarrow.Schema
         The schema of every batch.
+    disk : Disk
+        What it is written to.
     """
 
-    def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
-        self._path = directory / name
+    def __init__(self, directory: Path, name: str, schema: pa.Schema, disk: Disk = LOCAL) -> None:
+        self._path, self._disk = directory / name, disk
         self.name = name
         self.schema = schema
         header = schema.serialize()
         self._schema_size = header.size
         self._schema_crc = zlib.crc32(header)
-        self._descriptor = files.create(self._path)
+        self._descriptor = disk.create(self._path)
         self.size = 0
         try:
             self._write(header)
@@ -78,7 +80,7 @@ class SegmentWriter:
         moved = replace(extent, segment=self._path.name, offset=self.size)
         offset, left = extent.offset, extent.length
         while left:
-            copied = files.copy(source, offset, left, self._descriptor, self._path)
+            copied = self._disk.copy(source, offset, left, self._descriptor, self._path)
             if not copied:
                 raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {_RESTORE}")
             offset, left = offset + copied, left - copied
@@ -88,7 +90,7 @@ class SegmentWriter:
     def close(self) -> Segment:
         try:
             self._write(_END_OF_STREAM)
-            files.sync(self._descriptor, self._path)
+            self._disk.sync(self._descriptor, self._path)
         finally:
             os.close(self._descriptor)
         return Segment(self._path.name, self.size, self._schema_size, self._schema_crc)
@@ -98,7 +100,7 @@ class SegmentWriter:
         os.close(self._descriptor)
 
     def _write(self, data: bytes | pa.Buffer) -> None:
-        files.write(self._descriptor, memoryview(data), self._path)
+        self._disk.write(self._descriptor, memoryview(data), self._path)
         self.size += len(memoryview(data))
 
 
@@ -130,7 +132,7 @@ class SegmentReader:
     def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
         """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
         self._checked(extent.offset, extent.length, extent.crc)
-        with files.reported("open", self._path):
+        with reported("open", self._path):
             source = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return writer.receive(source, extent, self._path)
@@ -165,7 +167,7 @@ class SegmentReader:
             raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
         if actual != self._segment.size:
             raise CorruptState(f"{self._path} has {actual} bytes where the manifest says {self._segment.size}. {_RESTORE}")
-        with files.reported("map", self._path):
+        with reported("map", self._path):
             return pa.memory_map(str(self._path)).read_buffer()
 
     def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:

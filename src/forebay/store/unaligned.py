@@ -21,6 +21,7 @@ import pyarrow as pa
 from forebay.errors import InvalidArgument
 from forebay.store import row_kernels as kernels
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
 from forebay.store.filenames import Version
 from forebay.store.form import Form
@@ -63,6 +64,8 @@ class UnalignedStore:
         Where versions are safe, if not in the directory.
     form : Form, optional
         What rows are to be like, where some may have been stored otherwise.
+    disk : Disk
+        What the directory is on.
 
     Examples
     --------
@@ -87,12 +90,13 @@ class UnalignedStore:
         merge: Merge | None = None,
         archive: Archive | None = None,
         form: Form | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
         self.directory = directory
         self.options = options or Options()
         self.merge = merge
         self.form = form
-        self._log = ExtentLog(directory, version, self.options, archive)
+        self._log = ExtentLog(directory, version, self.options, archive, disk)
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
         self._pieces: dict[int, Pieces] = {}

@@ -1,0 +1,125 @@
+"""The disk that stores work on: every change of a file goes through a `Disk`, so that tests can hand in one that crashes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from forebay.errors import StateDirectoryError
+from forebay.store import filenames
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+
+_NO_COPY = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.EPERM, errno.EBADF}
+"""What ``copy_file_range`` fails with where a file system, or a container's filter of system calls, does not have it."""
+
+_COPIED_AT_ONCE = 1 << 20
+
+
+@contextlib.contextmanager
+def reported(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError inside the block into a `StateDirectoryError` that says what could not be done, where and why."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, StateDirectoryError):
+            raise
+        cause = os.strerror(error.errno) if error.errno else str(error)
+        raise StateDirectoryError(
+            f"cannot {action} {path}: {cause}. Committed state is intact; "
+            "make the directory exist, be writable and have free space, then start the query again."
+        ) from error
+
+
+class Disk:
+    """Whole state files, durable when a call says so, with errors that name the path and the cause."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make a private, durable directory, and those above it that are missing."""
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        with reported("create the state directory", path):
+            path.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        self.sync_directory(path.parent)
+
+    def create(self, path: Path) -> int:
+        """A descriptor of a new private file; one that exists already is an error, never overwritten."""
+        with reported("create", path):
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+
+    def write(self, descriptor: int, data: bytes | memoryview, path: Path) -> None:
+        view = memoryview(data)
+        with reported("write to", path):
+            while len(view):
+                view = view[os.write(descriptor, view) :]
+
+    def copy(self, source: int, offset: int, length: int, descriptor: int, path: Path) -> int:
+        """Append bytes of an open file, inside the kernel where the file system can do that; how many there were."""
+        with reported("copy into", path):
+            try:
+                copied = os.copy_file_range(source, descriptor, length, offset_src=offset)
+                if copied:
+                    return copied
+            except OSError as error:
+                if error.errno not in _NO_COPY:
+                    raise
+            data = os.pread(source, min(length, _COPIED_AT_ONCE), offset)
+        self.write(descriptor, data, path)
+        return len(data)
+
+    def publish(self, path: Path, data: bytes) -> None:
+        """Write a file under a temporary name, make it durable and give it its name: it exists whole or not at all."""
+        temporary = path.with_name(filenames.temporary(path.name))
+        descriptor = self.create(temporary)
+        try:
+            try:
+                self.write(descriptor, data, temporary)
+                self.sync(descriptor, temporary)
+            finally:
+                os.close(descriptor)
+            self.rename(temporary, path)
+            self.sync_directory(path.parent)
+        finally:
+            self.unlink(temporary)
+
+    def rename(self, path: Path, target: Path) -> None:
+        with reported("rename", path):
+            path.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file, whether it exists or not."""
+        with reported("remove", path):
+            path.unlink(missing_ok=True)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file that never changes a second name, durable once the directory is; a copy on another file system."""
+        with reported("link", target):
+            try:
+                os.link(source, target)
+            except FileExistsError:
+                return
+            except OSError:
+                with source.open("rb") as original:
+                    self.publish(target, original.read())
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        with reported("make durable", path):
+            os.fsync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names of new files in a directory durable."""
+        with reported("make durable", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+LOCAL = Disk()
+"""The file systems of this machine."""
