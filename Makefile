@@ -53,6 +53,9 @@ format: $(VENV)/ready  ## format the code and apply the lint rules' fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/ready  ## the site in build/site; warnings are errors
+	$(BIN)/python -m mkdocs build --strict
+
 clean:  ## remove what was made
 	rm -rf $(VENV) .venv-flink .venv-peers demo bench build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
