@@ -2,7 +2,7 @@
 
 Aligned windows are read once, when they fire. So a batch does not read the aggregates that it changes: it appends its
 own partial aggregates, and they are merged when extents are combined and when the window is read. Every slice has
-extents of its own, and expiry is an unlink. docs/architecture.md says why this and not a hash table.
+extents of its own, and expiry is an unlink. docs/notes/ say why this and not a hash table.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     Returns
     -------
     GroupedStream
-        Call its `~GroupedStream.agg`.
+        Call its `GroupedStream.agg`.
 
     Examples
     --------
@@ -214,7 +214,7 @@ def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] 
     Returns
     -------
     GroupedStream
-        Call its `~GroupedStream.agg`. Results have the keys and the aggregates.
+        Call its `GroupedStream.agg`. Results have the keys and the aggregates.
 
     Examples
     --------
