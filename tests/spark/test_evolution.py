@@ -14,7 +14,8 @@ from streams import assert_same, generate, oracle
 import forebay as fb
 from forebay.errors import CorruptState
 from forebay.spark.driver.windows import text_of
-from forebay.state.layout import Location, evolves, forms, record, settled_forms
+from forebay.state.layout import Location, evolves, record, settled_history
+from forebay.state.layout import history as history_of
 from forebay.state.places import Root
 
 WINDOW = ("30 seconds", "10 seconds")
@@ -219,14 +220,14 @@ def test_which_layouts_can_follow(history, new, may):
 def test_forms_of_a_query_are_kept_in_order_and_a_damaged_one_is_refused(tmp_path):
     root, first, second = Root(tmp_path), layout(sum={"a_x": "int"}), layout(sum={"a_x": "bigint"})
     name = Location.new(root, 0, first).layout
-    assert forms(root, name) == [first]
+    assert history_of(root, name) == [first]
     record(root, name, [first], second, since=4)
-    assert forms(root, name) == settled_forms(root, name, 4) == [first, second]
+    assert history_of(root, name) == settled_history(root, name, 4) == [first, second]
     assert Location.new(root, 1, second, [name]).layout == name
     described = tmp_path / name / "layout.json"
     described.write_text(described.read_text().replace("int", "string"))
     with pytest.raises(CorruptState, match=r"layout.json .* cannot be read: its content is not that of its name"):
-        forms(root, name)
+        history_of(root, name)
 
 
 def test_a_form_that_no_micro_batch_was_committed_with_is_forgotten(tmp_path):
@@ -234,8 +235,8 @@ def test_a_form_that_no_micro_batch_was_committed_with_is_forgotten(tmp_path):
     name = Location.new(root, 0, first).layout
     record(root, name, [first], second, since=4)
     record(root, name, [first, second], layout(sum={"a_x": "decimal(20,0)"}), since=2)  # of a run before a roll-back
-    assert settled_forms(root, name, 3) == [first]
-    assert settled_forms(root, name, 9) == forms(root, name) == [first]
+    assert settled_history(root, name, 3) == [first]
+    assert settled_history(root, name, 9) == history_of(root, name) == [first]
 
 
 def test_a_wider_column_is_taken_back_after_its_first_micro_batch_failed(growing, tmp_path):

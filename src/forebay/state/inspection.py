@@ -244,7 +244,7 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
 def operators(root: Root) -> list[OperatorState]:
     """The operators whose state a root has."""
     ids = sorted(name for name in root.safe.directories() if filenames.is_layout(name))
-    return [OperatorState(root.within(name), name, layouts.forms(root, name)[-1]) for name in ids]
+    return [OperatorState(root.within(name), name, layouts.history(root, name)[-1]) for name in ids]
 
 
 def one(found: list[OperatorState], id_: str | None) -> OperatorState:

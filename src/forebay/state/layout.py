@@ -162,28 +162,28 @@ _SINCE = "since"
 """In the file of a later layout: the first micro-batch that ran with it. It counts when that one has been committed."""
 
 
-def forms(root: Root, name: str) -> list[Layout]:
+def history(root: Root, name: str) -> list[Layout]:
     """The layouts that the state in a directory has had, the one that names it first."""
-    return [form for _, _, form in _forms(root, name)]
+    return [layout for _, _, layout in _files(root, name)]
 
 
-def settled_forms(root: Root, name: str, committed: int) -> list[Layout]:
+def settled_history(root: Root, name: str, committed: int) -> list[Layout]:
     """The same without a layout that no micro-batch up to the last one that Spark has ``committed`` has run with.
 
     The query may have been changed back since then, so that layout is forgotten.
     """
     found: list[Layout] = []
     forgotten: list[str] = []
-    for path, since, form in _forms(root, name):
+    for path, since, layout in _files(root, name):
         if forgotten or since > committed:
             forgotten.append(path)
         else:
-            found.append(form)
+            found.append(layout)
     root.safe.delete(forgotten)
     return found
 
 
-def _forms(root: Root, name: str) -> Iterator[tuple[str, int, Layout]]:
+def _files(root: Root, name: str) -> Iterator[tuple[str, int, Layout]]:
     """The files of layouts in a directory, the first micro-batch that ran with each, and what they have."""
     yield f"{name}/{filenames.LAYOUT}", -1, read(root, name)
     for number in itertools.count(1):

@@ -228,7 +228,7 @@ def _directories_of(
     here = {layouts.layout_id(layout): layout for layout in stored}
     found: dict[str, list[str]] = {name: [] for name in here}
     there = sorted(name for name in root.safe.directories() if filenames.is_layout(name)) if here else []
-    histories = {name: layouts.settled_forms(root, name, committed) for name in there}
+    histories = {name: layouts.settled_history(root, name, committed) for name in there}
     changed = []
     for name, history in histories.items():
         begun = {each: layouts.as_begun(layout, history[0]) for each, layout in here.items()}
