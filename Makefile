@@ -30,10 +30,11 @@ check: lint  ## lint rules, types, and the tests that need no Spark (a minute)
 	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
 
 test: $(VENV)/ready  ## the test suite (10 minutes)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and spark"
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
 	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random

@@ -186,7 +186,7 @@ def standalone(directory):
     [
         ("failing", "task"),
         ("losing", "stage"),
-        ("slow", "task"),
+        pytest.param("slow", "task", marks=pytest.mark.slow),
     ],
 )
 def test_tasks_and_stages_that_are_tried_again(spark, source, undisturbed, tmp_path, kind, again):

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
+@pytest.mark.slow
 def test_a_query_that_is_killed_again_and_again_gives_what_spark_gives():
     done = subprocess.run(
         [sys.executable, SOAK, "--minutes", "0.4"], capture_output=True, text=True, timeout=500, check=False
