@@ -104,6 +104,8 @@ def test_of_what_has_no_late_rows(spark, source, tmp_path):
                 fb.groupBy(source.static, fb.window("ts", "1 hour")).agg(fb.max("ts")).select("window")
             )
         )
+    with pytest.raises(InvalidArgument, match="the results of 0 operators"):
+        fb.late(fb.late(batch).select("ts"))
     twice = fb.groupBy(batch, fb.window("window.start", "1 minute")).agg(fb.count("*"))
     assert fb.late(twice).columns == ["window", "count(1)", "late_by"]
     with pytest.raises(InvalidArgument, match="does not depend on event time"):

@@ -72,10 +72,11 @@ def test_results_without_a_watermark_may_be_given_one(spark, stream):
 
 @pytest.mark.parametrize(
     ("other", "same"),
-    [("s3a://b/ck", True), ("s3://c/ck", True), ("s3://b/other", False), ("/b/ck", False)],
+    [("s3a://b/ck", True), ("s3://c/ck", False), ("s3://b/other", False), ("/b/ck", False)],
 )
 def test_schemes_and_hosts_have_several_names(other, same):
     assert listener._same("s3://b/ck", other) is same
+    assert listener._same("hdfs://one:8020/ck", "hdfs://nameservice/ck")
 
 
 def test_a_link_to_a_checkpoint_is_no_copy(tmp_path):
@@ -89,7 +90,11 @@ def layout(*aggregates, **more):
     return {"window": "window(ts)", "keys": [], "pattern": "RMW", "aggregates": {name: {} for name in aggregates}, **more}
 
 
-@pytest.mark.parametrize("begun", [{}, {"kind": "window", "identity": "siphash-2-4-128"}], ids=["earlier release", "now"])
+@pytest.mark.parametrize(
+    "begun",
+    [{}, {"identity": "siphash-2-4-128"}, {"kind": "window", "identity": "siphash-2-4-128"}],
+    ids=["earlier release", "without kinds", "now"],
+)
 @pytest.mark.parametrize("seed", range(8))
 def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monkeypatch, begun, seed):
     """Both are alike but for their aggregates; in which order their directories sort is left to the seed."""
@@ -103,6 +108,10 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monk
         layout_id(as_stored(each.layout, updating=False)): [name] for each, name in zip(now, names, strict=True)
     }
     assert hashed == {each: [] if begun else there for each, there in found.items()}
+    version = "000000000001-00000000"
+    for each, name in zip(now[:1], names, strict=False):  # tasks that the listener has told nothing
+        stored = as_stored(each.layout, updating=False)
+        assert Location.parse(root, f"{name}/0-00000000/{version}", stored).layout == name
 
 
 def test_a_watermark_that_stays_where_it_is_is_warned_of(spark, tmp_path, logged):

@@ -58,7 +58,7 @@ class CountInstance(ByKeyInstance):
         """Windows as others' fit, and few enough that their rows fit once for every window that they are in."""
         size = self._windows.size
         for some in super()._fitting(slots):
-            start, end = self._store.index.windows(some).T
+            start, end = self._store.index.bounds(some)
             rows = (end - start + size) * -(-size // self._windows.slide)
             yield from np.split(some, np.flatnonzero(np.diff(np.cumsum(rows) // _REPEATED)) + 1)
 

@@ -65,7 +65,7 @@ class PaneInstance(ByKeyInstance):
             rows = self._merge(rows) if self._incremental else rows
             yield from self._results(rows.rename({SLOT: WINDOW}), merged=self._incremental)
         if self._incremental or not self._firing.accumulating:  # the same windows once more; absorbed ones are gone then
-            windows, before = (*self._store.index.identities(slots), *self._store.index.windows(slots).T), slots
+            windows, before = (*self._store.index.identities(slots), *self._store.index.bounds(slots)), slots
             self._store.remove(slots)
             slots = self._place(*windows)
             if self._firing.accumulating and rows.height:

@@ -26,7 +26,7 @@ class WholeKeyInstance(ByKeyInstance):
         if every and now // every <= self._fired_until // every:
             return
         live = self._store.index.live()
-        start, end = self._store.index.windows(live).T
+        start, end = self._store.index.bounds(live)
         due = live[end > start]
         for slots in self._fitting(due) if len(due) else ():
             rows, found = self._window_results(slots)

@@ -94,7 +94,8 @@ class Location:
         match = _TOKEN.fullmatch(token)
         if match is None or not filenames.is_instance(match["instance"]):
             raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
-        if match["layout"] not in (layout_id(layout), layout_id(as_begun(layout, {})), *directories):
+        earlier = (layout_id(as_begun(layout, first)) for first in ({}, {IDENTITY: ""}))
+        if match["layout"] not in (layout_id(layout), *earlier, *directories):
             raise changed(root, read(root, match["layout"]), layout)
         return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
 

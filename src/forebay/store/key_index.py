@@ -104,7 +104,11 @@ class KeyIndex:
 
     def windows(self, slots: Slots) -> Times:
         """Bounds of windows, one row ``start, end`` each."""
-        return np.stack([self.columns.start[slots], self.columns.end[slots]], axis=1)
+        return np.stack(self.bounds(slots), axis=1)
+
+    def bounds(self, slots: Slots) -> tuple[Times, Times]:
+        """Starts and ends of windows."""
+        return self.columns.start[slots], self.columns.end[slots]
 
     def ends(self, slots: Slots) -> Times:
         """When windows end."""

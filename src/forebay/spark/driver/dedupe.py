@@ -64,8 +64,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
 
     require_classic("dedupe()", df)
-    given = [keys] if isinstance(keys, str | Column) else list(keys)
-    columns = [F.col(key) if isinstance(key, str) else key for key in given]
+    columns = [F.col(key) if isinstance(key, str) else key for key in ([keys] if isinstance(keys, str | Column) else keys)]
     if not columns:
         raise InvalidArgument("dedupe() needs at least one key")
     conf = ready(df)
@@ -84,7 +83,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
         df,
         conf,
         Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)"),
-        [Key(text_of(key), column, field.dataType) for key, column, field in zip(given, columns, fields, strict=True)],
+        [Key(text_of(column), column, field.dataType) for column, field in zip(columns, fields, strict=True)],
         {TIME: time, END: time + interval(duration)},
         rows,
         Aggregation((), ()),

@@ -25,7 +25,8 @@ LATE_BY = "late_by"
 _operators: OrderedDict[str, tuple[DataFrame, BoundOperator]] = OrderedDict()
 """The inputs and the operators of results, by the column of blobs that is in their plans; the newest ones."""
 
-_REMEMBERED = 1000
+_REMEMBERED = 100
+"""So many operators, as each keeps its input from being forgotten."""
 
 _MARKED = "forebay_" + "0" * 12
 """A column of this name makes a query's tasks know its checkpoint, see `query.MARK`."""
@@ -75,11 +76,16 @@ def late(results: DataFrame) -> DataFrame:
     ...     batch.unpersist()
     >>> writer = both.writeStream.foreachBatch(write)  # .option("checkpointLocation", ...).start()
     """
-    found = uppermost(_plan(results))
-    if len(found) != 1 or found[0] not in _operators:
+    found = [column for column in uppermost(_plan(results)) if not column.startswith(_MARKED)]
+    if len(found) != 1:
         raise InvalidArgument(
             f"late() got a DataFrame made of the results of {len(found)} operators of forebay; take the late rows of what "
             "one of them has returned, or of what was made of that"
+        )
+    if found[0] not in _operators:
+        raise InvalidArgument(
+            f"late() knows the newest {_REMEMBERED} operators of this session, and the one of these results is not among "
+            "them; call late() sooner after it"
         )
     df, bound = _operators[found[0]]
     if bound.plan.idle_timeout is not None:

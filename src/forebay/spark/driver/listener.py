@@ -40,6 +40,9 @@ _FEW_PARTITIONS = 4
 _STILL = 10
 """A watermark that has not moved in so many micro-batches with rows is worth one."""
 
+_BUCKETS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs")
+"""Schemes whose locations begin with a bucket or a container."""
+
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
@@ -194,7 +197,9 @@ def _same(location: str, other: str) -> bool:
 
 
 def _path(location: str) -> str:
-    return re.sub("^[^/]+:(//[^/]*)?", "", location).rstrip("/")
+    """A location without what has several names: the scheme, and the host where that is not a bucket."""
+    scheme, _, rest = location.partition(":")
+    return (rest if scheme in _BUCKETS else re.sub("^//[^/]*", "", rest)).rstrip("/")
 
 
 def _schema_paths(location: str) -> list[str]:

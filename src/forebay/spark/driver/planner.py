@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
@@ -114,7 +115,7 @@ def planned(
         stored = df.select(*kept).schema
     plan = WindowPlan(
         windowing.windows,
-        arrow_schema(stored).remove_metadata(),
+        pa.schema([(field.name, field.type) for field in arrow_schema(stored)]),  # whatever Spark knows of them otherwise
         names if stored_keys else (),
         aggregation,
         choice.pattern,
