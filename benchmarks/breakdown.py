@@ -35,15 +35,15 @@ from pyspark.sql.streaming import StatefulProcessor
 from session import bids, spark_session
 
 import forebay as fb
-from forebay.spark.driver.binding import arrow_schema, bind
+from forebay.spark.driver.analysis import arrow_schema
+from forebay.spark.driver.binding import bind
 from forebay.spark.driver.conf import Conf
-from forebay.spark.driver.groupby import _VNODE, _packer, _unpack
 from forebay.spark.worker import blobs, startup
-from forebay.spark.worker.operator import PAYLOAD
+from forebay.spark.worker.stages import PAYLOAD, VNODE, packer, unpack
 from race import BENCH, ROOT, part
 
 cloudpickle.register_pickle_by_value(vehicle_peer)  # workers cannot import it
-PACKED = f"{_VNODE} int, {PAYLOAD} binary"
+PACKED = f"{VNODE} int, {PAYLOAD} binary"
 
 
 class Some(vehicle_peer.Empty):
@@ -82,14 +82,15 @@ def steps(spark: SparkSession, stream: DataFrame, workload: Workload, share: flo
         return iter(())
 
     def packed() -> DataFrame:
-        return projected.mapInArrow(_packer(plan, Conf.of(spark), streaming=False), PACKED)
+        conf = Conf.of(spark)
+        return projected.mapInArrow(packer(plan, conf.place, conf.instances_per_partition, None), PACKED)
 
     def operated(operator: StatefulProcessor, schema: str) -> DataFrame:
-        return packed().groupBy(_VNODE).transformWithStateInPandas(operator, schema, "append", "none")
+        return packed().groupBy(VNODE).transformWithStateInPandas(operator, schema, "append", "none")
 
     def resulting() -> DataFrame:
         operator = Some(arrow_schema(bound.schema), share)
-        return operated(operator, f"{PAYLOAD} binary").mapInArrow(_unpack, bound.schema)
+        return operated(operator, f"{PAYLOAD} binary").mapInArrow(unpack, bound.schema)
 
     return {
         "scan, project, hash keys": lambda: projected,
