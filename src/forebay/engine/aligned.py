@@ -30,18 +30,7 @@ _TOGETHER_BYTES = 1 << 18
 class AlignedInstance:
     """Aligned windows, which fire for all keys at once.
 
-    Parameters
-    ----------
-    plan : WindowPlan
-        The operator.
-    directory : Path
-        The instance's own directory.
-    version : Version or None
-        The version that the last committed micro-batch left, None at the beginning.
-    fired_until : int
-        The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
-    archive : Archive, optional
-        Where versions are safe, if not in the directory.
+    Its parameters are those of `forebay.engine.open.open_instance`.
     """
 
     def __init__(
