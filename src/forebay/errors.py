@@ -54,3 +54,10 @@ class LayoutChanged(ForebayError):
 
 class ArithmeticOverflow(ForebayError, ArithmeticError):
     """A sum left the range of its type while ``spark.sql.ansi.enabled`` is true."""
+
+
+class ReplicationError(ForebayError):
+    """An agent that keeps replicas, or the manager of replicas, cannot be used.
+
+    A micro-batch goes on without it where it can: its state is then safe in the checkpoint before Spark learns of it.
+    """

@@ -66,7 +66,7 @@ def test_a_commit_sends_only_what_is_new(tmp_path, archive, monkeypatch):
     for number in range(5):
         commit(store, number)
     kinds = [[name.rpartition(".")[2] for name in names] for names in sent]
-    assert kinds == [["arrow"], ["manifest"]] * 5
+    assert kinds == [["arrow", "manifest"]] * 5
     assert store.metrics.uploaded_bytes == sum(path.stat().st_size for path in (tmp_path / "here").iterdir())
 
 

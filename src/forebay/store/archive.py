@@ -22,7 +22,7 @@ class Archive(Protocol):
         """The archive of what lies in a directory of this one."""
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
-        """Take files of a directory; they are safe when this returns."""
+        """Take files of a directory, the last one after all others; they are safe when this returns."""
 
     def download(self, name: str, directory: Path) -> None:
         """Put a file into a directory, whole or not at all; `FileNotFoundError` if there is none of that name."""

@@ -314,8 +314,7 @@ class ExtentLog:
             return
         missing = [name for name in manifest.segments if name not in self.base.segments]
         began, described = time.perf_counter(), filenames.manifest(manifest.version)
-        self._archive.upload(self._directory, missing)
-        self._archive.upload(self._directory, [described])
+        self._archive.upload(self._directory, [*missing, described])
         self.upload_seconds += time.perf_counter() - began
         self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
 

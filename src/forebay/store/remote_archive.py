@@ -65,8 +65,13 @@ class RemoteArchive:
         return RemoteArchive(self._filesystem, f"{self._path}/{part}", self._scheme)
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
+        def put(name: str) -> None:
+            self._put(name, pa.memory_map(str(directory / name)).read_buffer())
+
         with ThreadPoolExecutor(_REQUESTS) as requests:
-            list(requests.map(lambda name: self._put(name, pa.memory_map(str(directory / name)).read_buffer()), names))
+            list(requests.map(put, names[:-1]))
+        for name in names[-1:]:
+            put(name)
 
     def download(self, name: str, directory: Path) -> None:
         data = self._get(name)

@@ -1,0 +1,365 @@
+"""The agent: one process per host and application that holds, sends, receives and serves files of state.
+
+The first task of a host starts it (`forebay.replication.local`), and it ends when the application has. Together the
+agents are the distributed runtime of the Rhino paper (section 3.3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from forebay.errors import ForebayError, ReplicationError, VersionNotFound
+from forebay.replication import chain
+from forebay.replication.application import Application
+from forebay.replication.chain import Offer
+from forebay.replication.holdings import Holdings
+from forebay.replication.protocol import Peers, Service
+from forebay.replication.uploads import Uploads, archive_of
+from forebay.store import filenames
+from forebay.store import manifest as manifests
+from forebay.store.filenames import Version
+
+BEAT_SECONDS = 0.5
+"""An agent tells the manager so often what it holds."""
+
+ORPHANED_SECONDS = 60.0
+"""An agent that has not reached its manager for so long takes the application for ended."""
+
+FETCH_SECONDS = 60.0
+
+_AT_ONCE = 2
+"""So many instances are pulled at the same time."""
+
+_log = logging.getLogger("forebay.agent")
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an agent knows of an instance.
+
+    Attributes
+    ----------
+    version : Version
+        The newest version of which it has the manifest.
+    bytes : int
+        Size of that version's files.
+    batch : int
+        The micro-batch that made it, -1 if none did.
+    own : bool
+        Whether it was committed on this host.
+    complete : bool
+        Whether all its files are here.
+    """
+
+    version: Version
+    bytes: int
+    batch: int
+    own: bool
+    complete: bool
+
+
+class Agent(Service):
+    """The agent of a host.
+
+    Parameters
+    ----------
+    host : str
+        The host's own address.
+    root : Path
+        The directory that has what it holds.
+    application : Application
+        Whom it works for.
+    """
+
+    def __init__(self, host: str, root: Path, application: Application) -> None:
+        super().__init__(host, application.port, application.secret)
+        self.host, self._application = host, application
+        self._holdings = Holdings(root)
+        self._peers = Peers(application.secret)
+        self._uploads = Uploads(self._holdings)
+        self._lock = threading.Lock()
+        self._held: dict[str, Held] = {}
+        self._groups: dict[str, list[str]] = {}
+        self._failures: dict[str, str] = {}
+        self._pulls = ThreadPoolExecutor(_AT_ONCE, "pull")
+        self._pulling: set[str] = set()
+        self._sent = self._received = 0
+        self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
+        for instance in self._holdings.instances():
+            version = self._holdings.newest(instance)
+            if version is not None:
+                self._note(instance, version, own=False)
+
+    def run(self) -> None:
+        """Tell the manager what is held until the application has ended; then upload what waits, and end."""
+        reached = time.monotonic()
+        while True:
+            try:
+                reply = self._manager("beat", **self._beat())
+                reached = time.monotonic()
+                self._follow(reply)
+                if reply["ending"]:
+                    break
+            except ReplicationError as error:
+                if time.monotonic() - reached > ORPHANED_SECONDS:
+                    _log.warning("the application is taken for ended: %s", error)
+                    break
+            time.sleep(BEAT_SECONDS)
+        self._uploads.drain()
+        with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
+            self._manager("left", address=self.address)
+        self.shutdown()
+
+    # What tasks of this host ask for.
+
+    def _commit(self, instance: str, directory: str, manifest: str, archive: list[str] | None) -> dict[str, Any]:
+        """Take the new files of a version that a task of this host has made; returns when they are safe.
+
+        They are when so many other hosts have them as the application wants, or when the checkpoint has.
+        """
+        version = filenames.version_of(manifest)
+        if version is None:
+            raise ReplicationError(f"{manifest!r} is not the name of a manifest; nothing was taken")
+        made = manifests.read(Path(directory), version)
+        here = self._holdings.names(instance)
+        self._holdings.link(instance, Path(directory), [name for name in (*made.segments, manifest) if name not in here])
+        base = made.history[0] if made.history else None
+        new = [(name, each.size) for name, each in made.segments.items() if _is_newer(name, base)]
+        size = (Path(directory) / manifest).stat().st_size
+        offer = Offer(instance, [*new, (manifest, size)], filenames.manifest(base) if base else None)
+        outcome = chain.send(self._peers, self._holdings, offer, self._group(instance))
+        with self._lock:
+            self._sent += offer.bytes * len(outcome.held)
+            self._failures |= outcome.failed
+        self._note(instance, version, own=True)
+        for address, reason in outcome.failed.items():
+            _log.warning("%s takes no replica of %s: %s", address, instance, reason)
+        uploaded = False
+        if archive is not None:
+            self._uploads.wish(instance, version, (archive[0], archive[1]))
+            if len(outcome.held) < self._application.replicas:
+                self._uploads.wait(instance, version)
+                uploaded = True
+        return {"replicated": len(outcome.held), "uploaded": uploaded}
+
+    def _fetch(self, instance: str, name: str) -> dict[str, Any]:
+        """Get a file from whichever host holds it; whether it is here now."""
+        path = self._holdings.path(instance, name)
+        if not path.exists():
+            holders = self._manager("holders", instance=instance)
+            self._get(instance, name, holders["addresses"], None)
+        return {"found": path.exists()}
+
+    # What other agents ask for.
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """Receive the files of an `Offer`."""
+        del context
+        try:
+            offer = chain.offer_of(descriptor.command)
+            if chain.receive(self._peers, self._holdings, self.address, offer, self._has, reader, writer):
+                with self._lock:
+                    self._received += offer.bytes
+                self._note(offer.instance, offer.version, own=False)
+        except ForebayError as error:
+            _log.warning("%s", error)
+            writer.write_metadata(pa.py_buffer(json.dumps({"refused": str(error)}).encode()))
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        """Serve a file that is held here."""
+        del context
+        try:
+            instance, name = json.loads(ticket.ticket)
+            pieces = chain.pieces(self._holdings.path(instance, name))
+        except (OSError, ValueError, ForebayError) as error:
+            raise flight.FlightServerError(f"it is not held here: {error}") from error
+        return flight.GeneratorStream(chain.CHUNK, pieces)
+
+    def _has(self, instance: str, base: str | None) -> bool:
+        """Whether this host has a version with all its files; None is the version before the first."""
+        with self._lock:
+            held = self._held.get(instance)
+        if base is None:
+            return True
+        return held is not None and held.complete and self._holdings.path(instance, base).exists()
+
+    # What it tells the manager, and what it does then.
+
+    def _beat(self) -> dict[str, Any]:
+        with self._lock:
+            failures, self._failures = self._failures, {}
+            held = {
+                instance: [str(each.version), each.bytes, each.batch, each.own, each.complete]
+                for instance, each in self._held.items()
+            }
+            sent, received = self._sent, self._received
+        return {
+            "host": self.host,
+            "address": self.address,
+            "held": held,
+            "failures": failures,
+            "sent": sent,
+            "received": received,
+            "uploading": self._uploads.pending,
+            "free": _free_bytes(self._holdings.root),
+        }
+
+    def _follow(self, reply: dict[str, Any]) -> None:
+        """Take the replica groups, pull what this host should hold and does not, and drop what it need not."""
+        with self._lock:
+            self._groups = reply["groups"]
+            wanted = [instance for instance in reply["wanted"] if instance not in self._pulling]
+            self._pulling.update(wanted)
+            dropped = [instance for instance in reply["dropped"] if instance not in self._pulling]
+            for instance in dropped:
+                self._held.pop(instance, None)
+        for instance in wanted:
+            self._pulls.submit(self._pull, instance)
+        for instance in dropped:
+            shutil.rmtree(self._holdings.directory(instance), ignore_errors=True)
+
+    def _manager(self, action: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            return self._peers[self._application.manager].call(action, **arguments)
+        except ReplicationError:
+            self._peers.forget(self._application.manager)
+            raise
+
+    def _group(self, instance: str) -> list[str]:
+        """The agents that keep replicas of an instance."""
+        with self._lock:
+            group = self._groups.get(instance)
+        if group is None:
+            try:
+                group = self._manager("group", instance=instance, address=self.address, host=self.host)["members"]
+            except ReplicationError as error:
+                _log.warning("it is not known who keeps replicas of %s: %s", instance, error)
+                return []
+            with self._lock:
+                self._groups.setdefault(instance, group)
+        return [address for address in group if address != self.address]
+
+    def _note(self, instance: str, version: Version, *, own: bool) -> None:
+        """A version has come. What no kept version names goes."""
+        found, complete = self._holdings.settle(instance, version, self._application.retained)
+        size = sum(segment.size for segment in found.segments.values())
+        with self._lock:
+            held = self._held.get(instance)
+            if held is None or held.version.number <= version.number:
+                self._held[instance] = Held(version, size, -1 if found.batch is None else found.batch, own, complete)
+
+    def _pull(self, instance: str) -> None:
+        """Get the newest version of an instance, and what is new since then, until this host has all there is."""
+        try:
+            while True:
+                holders = self._manager("holders", instance=instance)
+                version = Version.parse(holders["version"])
+                sources, place = holders["addresses"], holders["archive"]
+                self._get(instance, filenames.manifest(version), sources, place)
+                newest = manifests.read(self._holdings.directory(instance), version)
+                for name in newest.segments:
+                    self._get(instance, name, sources, place)
+                for earlier in newest.history[: self._application.retained - 1]:  # Spark may go back to it
+                    self._get(instance, filenames.manifest(earlier), sources, None)
+                    with contextlib.suppress(VersionNotFound):
+                        for name in manifests.read(self._holdings.directory(instance), earlier).segments:
+                            self._get(instance, name, sources, None)
+                with self._lock:
+                    own = instance in self._held and self._held[instance].own
+                self._note(instance, version, own=own)
+                with self._lock:
+                    if self._held[instance].complete:
+                        return
+        except (ForebayError, OSError, ValueError) as error:
+            _log.info("%s is not complete yet: %s", instance, error)  # the next beat tries again
+        finally:
+            with self._lock:
+                self._pulling.discard(instance)
+
+    def _get(self, instance: str, name: str, sources: list[str], place: list[str] | None) -> None:
+        """Have a file here that other hosts hold, or else the checkpoint; nothing if none of them has it."""
+        if self._holdings.path(instance, name).exists():
+            return
+        for address in sources:
+            if address == self.address:
+                continue
+            peer = self._peers[address]
+            try:
+                with peer.failing():
+                    ticket = flight.Ticket(json.dumps([instance, name]).encode())
+                    stream = peer.client.do_get(ticket, peer.options(FETCH_SECONDS))
+                    with self._holdings.receiving(instance, name) as incoming:
+                        for data, crc in chain.chunks(stream):
+                            incoming.write(data)
+                            if crc is not None:
+                                incoming.finish(crc)
+                with self._lock:
+                    self._received += self._holdings.path(instance, name).stat().st_size
+                return
+            except ReplicationError as error:
+                _log.info("%s of %s did not come: %s", name, instance, error)
+        if place is not None:
+            with contextlib.suppress(FileNotFoundError):
+                archive_of(place, instance).download(name, self._holdings.directory(instance))
+
+
+def _is_newer(segment: str, base: Version | None) -> bool:
+    number = filenames.number_of(segment)
+    return base is None or (number is not None and number > base.number)
+
+
+def _free_bytes(root: Path) -> int:
+    while not root.exists():
+        root = root.parent
+    return shutil.disk_usage(root).free
+
+
+def main() -> None:
+    """Run the agent that the JSON on standard input describes; its own address goes to the file named there."""
+    said = json.loads(sys.stdin.read())
+    logging.basicConfig(
+        filename=said["log"], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", encoding="utf-8"
+    )
+    try:
+        agent = Agent(said["host"], Path(said["root"]), Application(**said["application"]))
+    except ForebayError as error:
+        _publish(Path(said["found"]), {"error": str(error)})
+        raise
+    _publish(Path(said["found"]), {"address": agent.address, "pid": os.getpid()})
+    _log.info("the agent of %s listens at %s", said["application"]["name"], agent.address)
+    try:
+        agent.run()
+    finally:
+        with contextlib.suppress(OSError):
+            Path(said["found"]).unlink()
+    _log.info("the agent ends")
+
+
+def _publish(path: Path, found: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(found))
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    main()

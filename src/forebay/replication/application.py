@@ -1,0 +1,40 @@
+"""What the processes of one application know of each other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Application:
+    """The settings that the driver gives to tasks, and these to agents. They travel with the operator, never in a conf.
+
+    Attributes
+    ----------
+    name : str
+        Spark's id of the application.
+    manager : str
+        ``host:port`` of the replication manager.
+    secret : str
+        What its processes recognize each other by.
+    replicas : int
+        How many other hosts must have a version before Spark learns of it.
+    uploading : bool
+        Whether versions go to the checkpoint behind that.
+    port : int
+        Where agents listen, 0 for any free port.
+    retained : int
+        How many versions stay readable.
+    """
+
+    name: str
+    manager: str
+    secret: str = field(repr=False)
+    replicas: int = 1
+    uploading: bool = True
+    port: int = 0
+    retained: int = 2
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,136 @@
+"""Replicas as an archive: what a task's store commits is safe on other hosts, and what it lacks comes from them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from forebay.errors import CorruptState, ReplicationError, VersionNotFound
+from forebay.replication import local
+from forebay.replication.application import Application
+from forebay.replication.holdings import Holdings
+from forebay.store import filenames
+from forebay.store import manifest as manifests
+from forebay.store.archive import Archive, archive_at
+
+COMMIT_SECONDS = 600.0
+"""How long a version may take to be safe; what a chain of hosts may take is bounded by its agents."""
+
+FETCH_SECONDS = 120.0
+
+_log = logging.getLogger("forebay")
+
+
+class ReplicatedArchive:
+    """An archive on the disks of other hosts, with the checkpoint behind them.
+
+    Versions go to this host's agent, which sends them down the chain of the instance's replica group, and to the checkpoint
+    later. What a store lacks comes from what this host holds, by hard links; else from a host that holds it; else from the
+    checkpoint. Files that are not of a version are in the checkpoint alone.
+
+    Parameters
+    ----------
+    disk : Path
+        The directory of this host that has what its agent holds.
+    application : Application
+        Whom the agent works for.
+    place : tuple of str
+        Where the state is in the checkpoint: a location, and the part of it that has the query's state.
+    query : str
+        The directory of the query among what agents hold.
+    path : str
+        Where in the query's state this is.
+    """
+
+    def __init__(self, disk: Path, application: Application, place: tuple[str, str], query: str, path: str = "") -> None:
+        self._disk, self._application, self._place = disk, application, place
+        self._query, self._path = query, path
+        self._holdings = Holdings(disk)
+
+    @property
+    def _instance(self) -> str:
+        return f"{self._query}/{self._path}"
+
+    @property
+    def _behind(self) -> Archive:
+        location, part = self._place
+        return archive_at(location).within(f"{part}/{self._path}" if self._path else part)
+
+    def within(self, part: str) -> ReplicatedArchive:
+        path = f"{self._path}/{part}" if self._path else part
+        return ReplicatedArchive(self._disk, self._application, self._place, self._query, path)
+
+    def upload(self, directory: Path, names: Sequence[str]) -> None:
+        if not names or filenames.version_of(names[-1]) is None:
+            self._behind.upload(directory, names)
+            return
+        uploading = self._application.uploading
+        try:
+            local.agent_of(self._disk, self._application).call(
+                "commit",
+                seconds=COMMIT_SECONDS,
+                instance=self._instance,
+                directory=str(directory),
+                manifest=names[-1],
+                archive=list(self._place) if uploading else None,
+            )
+        except ReplicationError as error:
+            local.agent_of.cache_clear()
+            if not uploading:
+                raise
+            _log.warning("a version of %s goes to the checkpoint, not to other hosts: %s", self._instance, error)
+            self._behind.upload(directory, self._all_of(directory, names))
+
+    def _all_of(self, directory: Path, names: Sequence[str]) -> list[str]:
+        """The files of a version that the checkpoint lacks; uploads behind replication may not have come to all of them."""
+        version = filenames.version_of(names[-1])
+        assert version is not None
+        there = self._behind.names()
+        return [*(name for name in manifests.read(directory, version).segments if name not in there), names[-1]]
+
+    def download(self, name: str, directory: Path) -> None:
+        if not self._is_state(name):
+            self._behind.download(name, directory)
+            return
+        version = filenames.version_of(name)
+        if version is not None:
+            with contextlib.suppress(VersionNotFound, CorruptState):
+                for segment in self._holdings.files_of(self._instance, version)[:-1]:
+                    if not (directory / segment).exists():
+                        self._holdings.give(self._instance, segment, directory)
+        if self._holdings.give(self._instance, name, directory):
+            return
+        try:
+            fetched = local.agent_of(self._disk, self._application).call(
+                "fetch", seconds=FETCH_SECONDS, instance=self._instance, name=name
+            )
+            if fetched["found"] and self._holdings.give(self._instance, name, directory):
+                return
+        except ReplicationError as error:
+            local.agent_of.cache_clear()
+            _log.warning("%s of %s comes from the checkpoint: %s", name, self._instance, error)
+        self._behind.download(name, directory)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._behind.write(name, data)
+
+    def read(self, name: str) -> bytes:
+        return self._behind.read(name)
+
+    def names(self) -> dict[str, float]:
+        return self._behind.names()
+
+    def directories(self) -> list[str]:
+        return self._behind.directories()
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._behind.delete(names)
+
+    def __str__(self) -> str:
+        return str(self._behind)
+
+    @staticmethod
+    def _is_state(name: str) -> bool:
+        return filenames.is_segment(name) or filenames.version_of(name) is not None

@@ -1,0 +1,329 @@
+"""Files down a chain of hosts: each stores what it gets and passes it on, and the last one's acknowledgement comes back.
+
+This is the distributed replica transfer of the Rhino paper (section 4.2.2), with credit-based flow control: a sender may
+have so many chunks under way as the receiver has given it credits, and one comes back when a chunk has been stored and
+passed on. So no host holds more than a few chunks in memory, and the slowest one sets the pace.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from forebay.errors import ReplicationError, VersionNotFound
+from forebay.replication.holdings import Holdings
+from forebay.replication.protocol import Peers
+from forebay.store import filenames
+
+CHUNK_BYTES = 1 << 20
+CREDITS = 8
+
+_SLOWEST = 4 << 20
+"""Bytes per second below which a transfer counts as failed."""
+_PATIENCE = 10.0
+"""Seconds that any transfer may take."""
+
+CHUNK = pa.schema([("data", pa.uint8())])
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Files of one version of a store instance, for the hosts of a chain.
+
+    Attributes
+    ----------
+    instance : str
+        The path of the instance.
+    files : list of (str, int)
+        Names and bytes, the manifest last.
+    base : str or None
+        The manifest of the version before; None if this is the first one. A host that does not have that version with all
+        its files is behind, and takes nothing.
+    chain : list of str
+        Addresses of the agents that the receiver passes the files on to.
+    """
+
+    instance: str
+    files: list[tuple[str, int]]
+    base: str | None = None
+    chain: list[str] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.files)
+
+    @property
+    def version(self) -> filenames.Version:
+        """The version that the files are of."""
+        version = filenames.version_of(self.files[-1][0]) if self.files else None
+        if version is None:
+            raise ReplicationError(f"an offer for {self.instance} does not end with a manifest; nothing was taken")
+        return version
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an offer, by addresses of agents.
+
+    ``held``: they have all files; ``behind``: they lack earlier ones; ``failed``: why they could not be reached or refused.
+    """
+
+    held: list[str] = field(default_factory=list)
+    behind: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def send(peers: Peers, holdings: Holdings, offer: Offer, chain: Sequence[str]) -> Outcome:
+    """Bring files that this host holds to all hosts of a chain; returns when each has them, or is known not to.
+
+    A host that cannot take them is left out, and the others get them without it.
+    """
+    behind: list[str] = []
+    failed: dict[str, str] = {}
+    rest = list(chain)
+    while rest:
+        outcome = _send(peers, holdings, offer, rest)
+        behind += outcome.behind
+        failed |= outcome.failed
+        if not outcome.behind and not outcome.failed:
+            return Outcome(outcome.held, behind, failed)
+        rest = [address for address in rest if address not in behind and address not in failed]
+    return Outcome([], behind, failed)
+
+
+def _send(peers: Peers, holdings: Holdings, offer: Offer, chain: list[str]) -> Outcome:
+    try:
+        with _Link(peers, replace(offer, chain=chain[1:]), chain[0]) as link:
+            if link.refusing is not None:
+                return link.refusing
+            for position, (name, _) in enumerate(offer.files):
+                if position in link.lacking:
+                    link.send_file(holdings, offer.instance, name)
+            return link.outcome()
+    except ReplicationError as error:
+        peers.forget(chain[0])
+        return Outcome(failed={chain[0]: str(error)})
+
+
+def receive(
+    peers: Peers,
+    holdings: Holdings,
+    address: str,
+    offer: Offer,
+    has: Callable[[str, str | None], bool],
+    reader: flight.MetadataRecordBatchReader,
+    writer: flight.MetadataRecordBatchWriter,
+) -> bool:
+    """The other side: store the files of an offer and pass them on; whether this host has all of them now.
+
+    ``has`` tells whether this host has the version that an offer of an instance builds on. What was received with a wrong
+    checksum, or not whole, is not there.
+    """
+    version = offer.version
+    newest = holdings.newest(offer.instance)
+    if newest is not None and newest.number > version.number:
+        _say(writer, refused=f"version {version} of {offer.instance} was overtaken by {newest}: a newer run goes on")
+        return False
+    if not has(offer.instance, offer.base):
+        _say(writer, outcome=asdict(Outcome(behind=[address])))
+        return False
+    lacking = {
+        position for position, (name, _) in enumerate(offer.files) if not holdings.path(offer.instance, name).exists()
+    }
+    if not offer.chain:
+        _say(writer, lacking=sorted(lacking), credits=CREDITS)
+        _store(holdings, offer, lacking, reader, writer, None)
+        _say(writer, outcome=asdict(Outcome(held=[address])))
+        return True
+    following = offer.chain[0]
+    try:
+        link = _Link(peers, replace(offer, chain=offer.chain[1:]), following)
+    except ReplicationError as error:
+        peers.forget(following)
+        _say(writer, outcome=asdict(Outcome(failed={following: str(error)})))
+        return False
+    with link:
+        if link.refusing is not None:
+            _say(writer, outcome=asdict(link.refusing))
+            return False
+        _say(writer, lacking=sorted(lacking), credits=CREDITS)
+        try:
+            _store(holdings, offer, lacking, reader, writer, link)
+            outcome = link.outcome()
+        except _Broken as error:
+            peers.forget(following)
+            outcome = Outcome(failed={following: str(error)})
+        _say(writer, outcome=asdict(replace(outcome, held=[address, *outcome.held])))
+    return True
+
+
+def _store(
+    holdings: Holdings,
+    offer: Offer,
+    lacking: set[int],
+    reader: flight.MetadataRecordBatchReader,
+    writer: flight.MetadataRecordBatchWriter,
+    link: _Link | None,
+) -> None:
+    """Store the files that are lacking here as they come, and pass on those that the next host lacks."""
+    broken: _Broken | None = None
+    for position, (name, _) in enumerate(offer.files):
+        passing = link if link is not None and position in link.lacking and broken is None else None
+        try:
+            if position not in lacking:
+                if passing is not None:
+                    passing.send_file(holdings, offer.instance, name)
+                continue
+            with holdings.receiving(offer.instance, name) as incoming:
+                for data, crc in chunks(reader):
+                    incoming.write(data)
+                    if passing is not None:
+                        try:
+                            passing.send(data, crc)
+                        except _Broken as error:  # this host goes on
+                            broken, passing = error, None
+                    if crc is not None:
+                        incoming.finish(crc)
+                    _say(writer, credits=1)
+        except _Broken as error:
+            broken = error
+    if broken is not None:
+        raise broken
+
+
+def pieces(path: Path) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """A file as it travels: chunks, the last one with the checksum of all."""
+    return (_wrapped(chunk, crc) for chunk, crc in _cut(_mapped(path)))
+
+
+def chunks(reader: flight.MetadataRecordBatchReader) -> Iterator[tuple[memoryview, int | None]]:
+    """The chunks of one file as they come, the last one with the checksum of all."""
+    crc = None
+    while crc is None:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            raise ReplicationError("the sender has gone in the middle of a file") from None
+        crc = json.loads(chunk.app_metadata.to_pybytes())["crc"]
+        yield memoryview(chunk.data[0].to_numpy()), crc
+
+
+def _mapped(path: Path) -> memoryview:
+    return memoryview(pa.memory_map(str(path)).read_buffer())
+
+
+def _cut(data: memoryview) -> Iterator[tuple[memoryview, int | None]]:
+    crc = 0
+    for begin in range(0, max(len(data), 1), CHUNK_BYTES):
+        chunk = data[begin : begin + CHUNK_BYTES]
+        crc = zlib.crc32(chunk, crc)
+        yield chunk, crc if begin + CHUNK_BYTES >= len(data) else None
+
+
+def _wrapped(data: memoryview, crc: int | None) -> tuple[pa.RecordBatch, pa.Buffer]:
+    column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+    return pa.RecordBatch.from_arrays([column], schema=CHUNK), pa.py_buffer(json.dumps({"crc": crc}).encode())
+
+
+class _Broken(ReplicationError):
+    """The next host of the chain cannot be sent to any more."""
+
+
+class _Link:
+    """An offer under way to one host."""
+
+    def __init__(self, peers: Peers, offer: Offer, address: str) -> None:
+        self._peer = peers[address]
+        self._credits, self.lacking = 0, set[int]()
+        self.refusing: Outcome | None = None
+        self._outcome: Outcome | None = None
+        patience = _PATIENCE + offer.bytes * (1 + len(offer.chain)) / _SLOWEST
+        described = flight.FlightDescriptor.for_command(json.dumps(asdict(offer)).encode())
+        with self._peer.failing():
+            self._writer, self._reader = self._peer.client.do_exchange(described, self._peer.options(patience))
+        self._begun = False
+        try:
+            self._hear()
+        except BaseException:
+            self._close()
+            raise
+        if self._outcome is not None:
+            self.refusing = self._outcome
+
+    def __enter__(self) -> _Link:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def send_file(self, holdings: Holdings, instance: str, name: str) -> None:
+        """Send a file that this host holds; `VersionNotFound` if it does not hold it any more."""
+        try:
+            data = _mapped(holdings.path(instance, name))
+        except FileNotFoundError as error:
+            raise VersionNotFound(f"{name} of {instance} is not held here any more") from error
+        for chunk, crc in _cut(data):
+            self.send(chunk, crc)
+
+    def send(self, data: memoryview, crc: int | None) -> None:
+        """Send a chunk, as soon as there is a credit; with the file's checksum if it is the last one."""
+        try:
+            while not self._credits:
+                self._hear()
+            batch, said = _wrapped(data, crc)
+            with self._peer.failing():
+                if not self._begun:
+                    self._writer.begin(CHUNK)
+                    self._begun = True
+                self._writer.write_with_metadata(batch, said)
+        except ReplicationError as error:
+            raise _Broken(str(error)) from error
+        self._credits -= 1
+
+    def outcome(self) -> Outcome:
+        """What came of it, when all that is lacking was sent."""
+        try:
+            with self._peer.failing():
+                self._writer.done_writing()
+            while self._outcome is None:
+                self._hear()
+        except ReplicationError as error:
+            raise _Broken(str(error)) from error
+        return self._outcome
+
+    def _hear(self) -> None:
+        with self._peer.failing():
+            said: dict[str, Any] = json.loads(self._reader.read_chunk().app_metadata.to_pybytes())
+        if "refused" in said:
+            raise ReplicationError(said["refused"])
+        self._credits += said.get("credits", 0)
+        self.lacking |= set(said.get("lacking", ()))
+        if "outcome" in said:
+            self._outcome = Outcome(**said["outcome"])
+
+    def _close(self) -> None:
+        try:
+            with self._peer.failing():
+                self._writer.close()
+        except ReplicationError:
+            pass  # what matters was said before, or was found out by those who waited for it
+
+
+def offer_of(command: bytes) -> Offer:
+    """The offer in a descriptor; `ReplicationError` if it is none."""
+    try:
+        said = json.loads(command)
+        return Offer(**{**said, "files": [(str(name), int(size)) for name, size in said["files"]]})
+    except (ValueError, TypeError, KeyError) as error:
+        raise ReplicationError(f"an offer cannot be understood ({error}); are all hosts on one forebay release?") from error
+
+
+def _say(writer: flight.MetadataRecordBatchWriter, **what: Any) -> None:
+    writer.write_metadata(pa.py_buffer(json.dumps(what).encode()))

@@ -1,0 +1,90 @@
+"""Replica groups: which hosts keep the replicas of a partition (Rhino, section 4.2.2, phase 1).
+
+A group is a chain of hosts other than the one that the partition runs on. Sizes of state are packed into hosts as into bins:
+the largest partition first, each into the host that has least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from typing import TypeVar
+
+Unit = TypeVar("Unit", bound=Hashable)
+
+
+def assign(
+    sizes: Mapping[Unit, int],
+    origins: Mapping[Unit, str],
+    hosts: Collection[str],
+    replicas: int,
+    current: Mapping[Unit, list[str]],
+) -> dict[Unit, list[str]]:
+    """The group of each unit of state.
+
+    Members that there are stay, unless they are gone or run the unit themselves, so that no more is copied than has to be.
+    When one host has more than twice as much as another, units go over one by one as long as that makes the larger smaller.
+
+    Parameters
+    ----------
+    sizes : mapping
+        Bytes of each unit.
+    origins : mapping
+        The host that runs each unit, as far as it is known.
+    hosts : collection of str
+        The hosts that can keep replicas.
+    replicas : int
+        How many hosts a group has, if there are enough.
+    current : mapping
+        The groups so far.
+
+    Examples
+    --------
+    >>> assign({0: 30, 1: 20, 2: 10}, {0: "a", 1: "a", 2: "a"}, ["a", "b", "c"], 1, {})
+    {0: ['b'], 1: ['c'], 2: ['c']}
+    >>> assign({0: 30, 1: 20, 2: 10}, {0: "a", 1: "a", 2: "a"}, ["a", "b"], 1, {0: ["b"], 1: ["c"], 2: ["c"]})
+    {0: ['b'], 1: ['b'], 2: ['b']}
+    """
+    groups: dict[Unit, list[str]] = {}
+    load = dict.fromkeys(sorted(hosts), 0)
+    order = sorted(sizes, key=lambda unit: -sizes[unit])
+    for unit in order:
+        kept = [host for host in current.get(unit, ()) if host in load and host != origins.get(unit)]
+        groups[unit] = kept[:replicas]
+        for host in groups[unit]:
+            load[host] += sizes[unit] + 1
+    for unit in order:
+        group = groups[unit]
+        while len(group) < replicas:
+            free = [host for host in load if host not in group and host != origins.get(unit)]
+            if not free:
+                break
+            least = min(free, key=load.__getitem__)
+            group.append(least)
+            load[least] += sizes[unit] + 1
+    _level(groups, sizes, origins, load)
+    return {unit: groups[unit] for unit in sizes}
+
+
+def _level(
+    groups: dict[Unit, list[str]], sizes: Mapping[Unit, int], origins: Mapping[Unit, str], load: dict[str, int]
+) -> None:
+    """Have the fullest host give units to the emptiest one while it has more than twice as much."""
+    if len(load) < 2:
+        return
+    for _ in range(len(groups)):
+        fullest, emptiest = max(load, key=load.__getitem__), min(load, key=load.__getitem__)
+        spare = load[fullest] - load[emptiest]
+        movable = [
+            unit
+            for unit, group in groups.items()
+            if fullest in group
+            and emptiest not in group
+            and origins.get(unit) != emptiest
+            and 2 * (sizes[unit] + 1) <= spare
+        ]
+        if load[fullest] <= 2 * load[emptiest] or not movable:
+            return
+        unit = max(movable, key=lambda each: sizes[each])
+        groups[unit] = [emptiest if host == fullest else host for host in groups[unit]]
+        load[fullest] -= sizes[unit] + 1
+        load[emptiest] += sizes[unit] + 1

@@ -1,0 +1,149 @@
+"""What a host holds of the state of all hosts: one directory per store instance, with files that never change.
+
+The layout is that of the stores' own directories: ``<query>/<layout>/<instance>/<file>``. Files of versions that were
+committed on this host are hard links; those of other hosts are replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from forebay.errors import CorruptState, ReplicationError, VersionNotFound
+from forebay.store import archive as archives
+from forebay.store import filenames
+from forebay.store import manifest as manifests
+from forebay.store.archive import MountedArchive
+from forebay.store.disk import LOCAL
+from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
+
+_QUERY = re.compile(r"[0-9a-f-]{36}-[0-9a-f]{8}")
+
+
+class Holdings:
+    """The files that a host holds.
+
+    Parameters
+    ----------
+    root : Path
+        The directory that has them; made when the first one comes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def directory(self, instance: str) -> Path:
+        """The directory of a store instance; `ReplicationError` for a text that is no instance's path."""
+        if not _is_instance(instance):
+            raise ReplicationError(f"{instance!r} is not the path of a store instance; nothing was taken")
+        return self.root / instance
+
+    def path(self, instance: str, name: str) -> Path:
+        """The path of a file; `ReplicationError` for a name that no store gives."""
+        if not filenames.is_segment(name) and filenames.version_of(name) is None:
+            raise ReplicationError(f"{name!r} is not the name of a state file; nothing was taken")
+        return self.directory(instance) / name
+
+    def instances(self) -> list[str]:
+        """All store instances of which there is something."""
+        found = (str(path.relative_to(self.root)) for path in self.root.glob("*/*/*/"))
+        return [instance for instance in found if _is_instance(instance)]
+
+    def newest(self, instance: str) -> Version | None:
+        """The highest version of which there is a manifest."""
+        versions = [version for version in map(filenames.version_of, self.names(instance)) if version is not None]
+        return max(versions, key=lambda version: version.number, default=None)
+
+    def names(self, instance: str) -> set[str]:
+        """The files of an instance that are here."""
+        directory = self.directory(instance)
+        return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+    def link(self, instance: str, directory: Path, names: Sequence[str]) -> None:
+        """Take files of a directory of this host's, under further names; those that it does not have are left out."""
+        LOCAL.make_directory(self.directory(instance))
+        for name in names:
+            if (directory / name).exists():
+                LOCAL.link(directory / name, self.path(instance, name))
+
+    def give(self, instance: str, name: str, directory: Path) -> bool:
+        """Put a file into a directory of this host's, by a hard link; whether there is such a file.
+
+        One that the directory has already, under its own name, is the same one: if a store asks for it again it is damaged,
+        and goes from here, too.
+        """
+        path, target = self.path(instance, name), directory / name
+        with contextlib.suppress(FileNotFoundError):
+            if target.samefile(path):
+                path.unlink()
+                return False
+        if not path.exists():
+            return False
+        LOCAL.make_directory(directory)
+        temporary = target.with_name(filenames.temporary(name))
+        with contextlib.suppress(FileNotFoundError):
+            LOCAL.link(path, temporary)
+            LOCAL.rename(temporary, target)
+            return True
+        return False
+
+    def files_of(self, instance: str, version: Version) -> list[str]:
+        """The files of a version, the manifest last; `VersionNotFound` or `CorruptState` if its manifest cannot be read."""
+        return [*manifests.read(self.directory(instance), version).segments, filenames.manifest(version)]
+
+    @contextlib.contextmanager
+    def receiving(self, instance: str, name: str) -> Iterator[Incoming]:
+        """A file that comes in pieces; it is there when the block ends, whole or not at all."""
+        path = self.path(instance, name)
+        LOCAL.make_directory(path.parent)
+        temporary = path.with_name(filenames.temporary(name))
+        incoming = Incoming(LOCAL.create(temporary), temporary)
+        try:
+            try:
+                yield incoming
+            finally:
+                os.close(incoming.descriptor)
+            if incoming.whole:
+                LOCAL.rename(temporary, path)
+        finally:
+            LOCAL.unlink(temporary)
+
+    def settle(self, instance: str, version: Version, retained: int) -> tuple[Manifest, bool]:
+        """Remove what no kept version names, after a version has come; that version, and whether all its files are here."""
+        directory = self.directory(instance)
+        newest = manifests.read(directory, version)
+        kept = {version: newest}
+        for earlier in newest.history[: retained - 1]:
+            with contextlib.suppress(VersionNotFound, CorruptState):
+                kept[earlier] = manifests.read(directory, earlier)
+        named = {filenames.manifest(each) for each in kept}.union(*(found.segments for found in kept.values()))
+        archives.collect(MountedArchive(directory), min(each.number for each in kept), named)
+        return newest, newest.segments.keys() <= self.names(instance)
+
+
+class Incoming:
+    """A file on its way in."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.descriptor, self._path, self._crc, self.whole = descriptor, path, 0, False
+
+    def write(self, data: memoryview) -> None:
+        self._crc = zlib.crc32(data, self._crc)
+        LOCAL.write(self.descriptor, data, self._path)
+
+    def finish(self, crc: int) -> None:
+        """Say that all has come; `ReplicationError` if it is not what was sent."""
+        if crc != self._crc:
+            raise ReplicationError(f"{self._path.name} came damaged: its checksum is {self._crc:08x}, not {crc:08x}")
+        self.whole = True
+
+
+def _is_instance(path: str) -> bool:
+    query, _, rest = path.partition("/")
+    layout, _, name = rest.partition("/")
+    return bool(_QUERY.fullmatch(query)) and filenames.is_layout(layout) and filenames.is_instance(name)

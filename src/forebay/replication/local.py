@@ -1,0 +1,129 @@
+"""The agent of this host, as a task finds it, or starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from forebay.errors import ReplicationError
+from forebay.replication.application import Application
+from forebay.replication.protocol import Peer
+from forebay.store.disk import LOCAL
+
+START_SECONDS = 60.0
+"""An agent that has not said where it listens by then has not started."""
+
+
+@functools.lru_cache(maxsize=4)
+def agent_of(disk: Path, application: Application) -> Peer:
+    """The agent that works for an application on this host; it is started if there is none.
+
+    Parameters
+    ----------
+    disk : Path
+        The directory of this host that has what agents hold.
+    application : Application
+        Whom it works for.
+
+    Raises
+    ------
+    ReplicationError
+        If it does not start.
+    """
+    directory = disk / "agents"
+    LOCAL.make_directory(directory)
+    found = directory / f"{application.name}.json"
+    agent = _running(found, application)
+    if agent is None:
+        with _alone(found.with_suffix(".lock")):
+            agent = _running(found, application) or _started(found, disk, application)
+    return agent
+
+
+def own_address(manager: str) -> str:
+    """The address of this host, as the others reach it: Spark's own, or else the one from which the manager is reached."""
+    configured = os.environ.get("SPARK_LOCAL_IP")
+    if configured:
+        return configured
+    host, _, port = manager.rpartition(":")
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host.strip("[]"), int(port)))
+        return str(probe.getsockname()[0])
+
+
+def _running(found: Path, application: Application) -> Peer | None:
+    said = _said(found)
+    if said is None or "address" not in said:
+        return None
+    agent = Peer(said["address"], application.secret)
+    try:
+        agent.call("ping", seconds=5.0)
+    except ReplicationError:
+        return None
+    return agent
+
+
+def _started(found: Path, disk: Path, application: Application) -> Peer:
+    found.unlink(missing_ok=True)
+    log = found.with_suffix(".log")
+    description = {
+        "host": own_address(application.manager),
+        "root": str(disk),
+        "found": str(found),
+        "log": str(log),
+        "application": application.to_json(),
+    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(  # it outlives the task, the worker and the executor
+        [sys.executable, "-m", "forebay.replication.agent"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        cwd=disk,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(json.dumps(description).encode())
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        said = _said(found)
+        if said is not None and "error" in said:
+            raise ReplicationError(said["error"])
+        if said is not None:
+            return Peer(said["address"], application.secret)
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise ReplicationError(f"the agent of this host did not start; {log} says why. State is only safe in the checkpoint.")
+
+
+def _said(found: Path) -> dict[str, Any] | None:
+    try:
+        said: dict[str, Any] = json.loads(found.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return said
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process of this host at a time."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

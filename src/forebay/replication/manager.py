@@ -1,0 +1,412 @@
+"""The replication manager: which hosts keep whose replicas, and how far behind they are (Rhino, sections 3.3 and 4.2.2).
+
+It runs in the driver's process, a service that agents tell twice a second what they hold. Virtual nodes of one state
+partition, of all operators of a query, go together: a partition is what a handover moves.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from forebay.errors import ReplicationError
+from forebay.replication import groups
+from forebay.replication.protocol import Service
+from forebay.store.filenames import Version, vnode_of
+
+LOST_SECONDS = 5.0
+"""A host whose agent has said nothing for so long is lost."""
+
+SHUNNED_SECONDS = 30.0
+"""A host that could not take a replica gets none for so long."""
+
+STUCK_SECONDS = 3.0
+"""A replica that does not advance for so long, though there is a newer version, has missed it."""
+
+IN_STEP = 4
+"""A replica that is complete, and so few versions behind, keeps up: hosts tell what they hold at different times."""
+
+LEAST_FREE = 64 << 20
+"""A host with less free disk gets no more replicas."""
+
+_PLANNED_SECONDS = 0.5
+_KEPT_VERSIONS = 8
+"""A host that is not in an instance's group drops it when it is so many versions behind."""
+
+_log = logging.getLogger("forebay")
+
+Unit = tuple[str, int]
+"""A state partition: the directory of its query among what agents hold, and its number."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What a host holds of an instance, see `forebay.replication.agent.Held`; and since when it is known to."""
+
+    version: Version
+    bytes: int
+    batch: int
+    own: bool
+    complete: bool
+    since: float
+
+
+@dataclass
+class Host:
+    """A host as its agent has described it last."""
+
+    name: str
+    address: str
+    seen: float
+    held: dict[str, Replica] = field(default_factory=dict)
+    free: int = 1 << 62
+    sent: int = 0
+    received: int = 0
+    uploading: int = 0
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a host is behind with a partition: in versions of the instance that is furthest behind, and in bytes of all.
+
+    ``complete`` says whether it holds all files of the versions that it has.
+    """
+
+    versions: int
+    bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where a partition's state is.
+
+    Attributes
+    ----------
+    number : int
+        The state partition.
+    origin : str
+        The host that ran it last; if that is lost, the one that has most of its state.
+    bytes : int
+        Size of the state.
+    replicas : dict
+        The hosts of its replica group, and how far each is behind.
+    """
+
+    number: int
+    origin: str
+    bytes: int
+    replicas: dict[str, Lag]
+
+
+@dataclass(frozen=True)
+class _Query:
+    partition_of: Callable[[int], int]
+    archive: tuple[str, str] | None
+
+
+class Manager(Service):
+    """The replication manager of an application.
+
+    Parameters
+    ----------
+    host : str
+        The driver's address.
+    secret : str
+        The secret of the application.
+    replicas : int
+        How many hosts a replica group has.
+    """
+
+    def __init__(self, host: str, secret: str, replicas: int) -> None:
+        super().__init__(host, 0, secret)
+        self.replicas = replicas
+        self._lock = threading.RLock()
+        self._hosts: dict[str, Host] = {}
+        self._queries: dict[str, _Query] = {}
+        self._groups: dict[Unit, list[str]] = {}
+        self._targets: dict[Unit, list[str]] = {}
+        self._guests: dict[Unit, set[str]] = {}
+        self._shunned: dict[str, float] = {}
+        self._planned = 0.0
+        self._ending = False
+        self._warned = False
+        self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
+
+    # What the driver asks for.
+
+    def register(self, query: str, partition_of: Callable[[int], int], archive: tuple[str, str] | None) -> None:
+        """Make a query known: which state partition a virtual node is in, and where its checkpoint keeps state."""
+        with self._lock:
+            self._queries[query] = _Query(partition_of, archive)
+
+    def hosts(self) -> list[str]:
+        """The names of the hosts whose agents are alive."""
+        with self._lock:
+            self._plan()
+            return sorted(host.name for host in self._hosts.values())
+
+    def partitions(self, query: str) -> list[Partition]:
+        """Where the partitions of a query are."""
+        with self._lock:
+            self._plan()
+            found = []
+            for unit, instances in sorted(self._units().items()):
+                if unit[0] != query:
+                    continue
+                origin = self._origin(instances)
+                group = [address for address in self._groups.get(unit, []) if address in self._hosts and address != origin]
+                lags = {self._hosts[address].name: self._lag(instances, address) for address in group}
+                found.append(Partition(unit[1], self._hosts[origin].name, self._size(instances), lags))
+            return found
+
+    def invite(self, query: str, partition: int, host: str) -> None:
+        """Have a host keep a replica of a partition until it is dismissed, beside the replica group."""
+        with self._lock:
+            self._guests.setdefault((query, partition), set()).add(self._address(host))
+            self._planned = 0.0
+
+    def dismiss(self, query: str, partition: int, host: str) -> None:
+        """Undo `invite`."""
+        with self._lock:
+            self._guests.get((query, partition), set()).discard(self._address(host))
+            self._planned = 0.0
+
+    def caught_up(self, query: str, partition: int, host: str) -> bool:
+        """Whether a host has the partition's state, but for what the last micro-batch has changed."""
+        with self._lock:
+            instances = self._units().get((query, partition), {})
+            address = self._address(host)
+            if not instances or address == self._origin(instances):
+                return True
+            return self._keeps_up(instances, address)
+
+    def end(self, seconds: float) -> bool:
+        """Have all agents upload what waits and end; whether they have done so in time."""
+        with self._lock:
+            self._ending = True
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with self._lock:
+                self._forget_lost()
+                if not self._hosts:
+                    break
+            time.sleep(0.05)
+        done = not self._hosts
+        self.shutdown()
+        return done
+
+    def status(self) -> dict[str, Any]:
+        """What there is to show of hosts."""
+        with self._lock:
+            self._plan()
+            return {
+                host.name: {
+                    "bytes": sum(replica.bytes for replica in host.held.values()),
+                    "free": host.free,
+                    "sent": host.sent,
+                    "received": host.received,
+                    "uploading": host.uploading,
+                }
+                for host in self._hosts.values()
+            }
+
+    # What agents ask for.
+
+    def _beat(
+        self,
+        host: str,
+        address: str,
+        held: dict[str, list[Any]],
+        failures: dict[str, str],
+        sent: int,
+        received: int,
+        uploading: int,
+        free: int,
+    ) -> dict[str, Any]:
+        now = time.monotonic()
+        with self._lock:
+            before = self._hosts[address].held if address in self._hosts else {}
+            known = {name: _replica(each, before.get(name), now) for name, each in held.items()}
+            if address not in self._hosts:
+                _log.info("the host %s keeps replicas now", host)
+                self._planned = 0.0
+            self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
+            for failed, reason in failures.items():
+                if failed in self._hosts and failed not in self._shunned:
+                    _log.warning("the host %s gets no replicas for a while: %s", self._hosts[failed].name, reason)
+                self._shunned[failed] = now + SHUNNED_SECONDS
+                self._planned = 0.0
+            self._plan()
+            groups_, wanted, dropped = self._duties(address)
+            return {"groups": groups_, "wanted": wanted, "dropped": dropped, "ending": self._ending}
+
+    def _group(self, instance: str, address: str, host: str) -> dict[str, Any]:
+        with self._lock:
+            if address not in self._hosts:
+                self._hosts[address] = Host(host, address, time.monotonic())
+            unit = self._unit(instance)
+            sizes = dict.fromkeys([*self._groups, unit], 0)
+            current = self._groups | {unit: self._preferred(unit, self._units().get(unit, {}))}
+            chosen = groups.assign(sizes, {unit: address}, self._able(), self.replicas, current)
+            return {"members": chosen[unit]}
+
+    def _holders(self, instance: str) -> dict[str, Any]:
+        with self._lock:
+            held = {address: host.held[instance] for address, host in self._hosts.items() if instance in host.held}
+            query = self._queries.get(instance.partition("/")[0])
+            order = sorted(held, key=lambda address: (held[address].own, held[address].version.number), reverse=True)
+            others = [address for address in self._hosts if address not in held]  # they may have got it just now
+            return {
+                "addresses": [*order, *others],
+                "version": str(held[self._newest(held)].version) if held else None,
+                "archive": list(query.archive) if query and query.archive else None,
+            }
+
+    def _left(self, address: str) -> None:
+        with self._lock:
+            self._hosts.pop(address, None)
+
+    # How groups are made.
+
+    def _plan(self) -> None:
+        """Make the groups anew, if that was not done just now."""
+        now = time.monotonic()
+        self._forget_lost()
+        if now - self._planned < _PLANNED_SECONDS:
+            return
+        self._planned = now
+        self._shunned = {address: until for address, until in self._shunned.items() if until > now}
+        able = self._able()
+        if len(self._hosts) <= self.replicas and self._hosts and not self._warned and now > self._settling():
+            self._warned = True
+            _log.warning(
+                "spark.forebay.replicas is %d, and there are %d hosts with tasks of this application: %d are needed. Until "
+                "there are more, versions go to the checkpoint before Spark learns of them.",
+                self.replicas,
+                len(self._hosts),
+                self.replicas + 1,
+            )
+        units = self._units()
+        sizes = {unit: self._size(instances) for unit, instances in units.items()}
+        origins = {unit: self._origin(instances) for unit, instances in units.items()}
+        current = {unit: self._preferred(unit, instances) for unit, instances in units.items()}
+        self._targets = groups.assign(sizes, origins, able, self.replicas, current)
+        for unit, instances in units.items():
+            target = self._targets[unit]
+            guests = [address for address in self._guests.get(unit, ()) if address in self._hosts and address not in target]
+            arriving = [address for address in target if not self._keeps_up(instances, address)]
+            leaving = [
+                address
+                for address in self._groups.get(unit, ())
+                if arriving and address in self._hosts and address not in (*target, *guests, origins[unit])
+            ]
+            self._groups[unit] = [*target, *guests, *leaving]
+
+    def _preferred(self, unit: Unit, instances: dict[str, dict[str, Replica]]) -> list[str]:
+        """Who should be in a group, as far as they can: those that are, and then those that have the state anyway."""
+        others = [address for address in self._hosts if instances and self._keeps_up(instances, address)]
+        return list(dict.fromkeys([*self._targets.get(unit, ()), *others]))
+
+    def _settling(self) -> float:
+        """Hosts whose first task has not come yet are given until then."""
+        return min(host.seen for host in self._hosts.values()) + LOST_SECONDS
+
+    def _duties(self, address: str) -> tuple[dict[str, list[str]], list[str], list[str]]:
+        """For an agent: the groups of the instances of its host, what it should get, and what it need not keep."""
+        sending: dict[str, list[str]] = {}
+        wanted: list[str] = []
+        dropped: list[str] = []
+        for unit, instances in self._units().items():
+            origin, group = self._origin(instances), self._groups.get(unit, [])
+            served = len(group) >= self.replicas and all(self._keeps_up(instances, each) for each in (origin, *group))
+            for name, held in instances.items():
+                mine = held.get(address)
+                if address == origin:
+                    sending[name] = [member for member in group if member != address]
+                if address == origin or address in group:
+                    if mine is None or not mine.complete or self._is_stuck(mine, held):
+                        wanted.append(name)
+                elif mine is not None and served and self._behind(mine, held) >= _KEPT_VERSIONS:
+                    dropped.append(name)
+        return sending, wanted, dropped
+
+    def _behind(self, mine: Replica | None, held: dict[str, Replica]) -> int:
+        newest = held[self._newest(held)]
+        return newest.version.number - (mine.version.number if mine else 0)
+
+    def _is_stuck(self, mine: Replica, held: dict[str, Replica]) -> bool:
+        """Whether a host has missed a version, and not only not said yet that it has it."""
+        return self._behind(mine, held) > 0 and time.monotonic() - mine.since > STUCK_SECONDS
+
+    def _able(self) -> list[str]:
+        """Agents that can take replicas."""
+        return [address for address, host in self._hosts.items() if address not in self._shunned and host.free >= LEAST_FREE]
+
+    def _forget_lost(self) -> None:
+        now = time.monotonic()
+        for address in [address for address, host in self._hosts.items() if now - host.seen > LOST_SECONDS]:
+            _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
+            del self._hosts[address]
+            self._planned = 0.0
+
+    def _unit(self, instance: str) -> Unit:
+        query, _, path = instance.partition("/")
+        vnode = int(vnode_of(path).rpartition("/")[2])
+        known = self._queries.get(query)
+        return query, known.partition_of(vnode) if known else vnode
+
+    def _units(self) -> dict[Unit, dict[str, dict[str, Replica]]]:
+        """The instances of each partition, with what each host holds of them."""
+        found: dict[Unit, dict[str, dict[str, Replica]]] = {}
+        for address, host in self._hosts.items():
+            for name, replica in host.held.items():
+                found.setdefault(self._unit(name), {}).setdefault(name, {})[address] = replica
+        return found
+
+    @staticmethod
+    def _newest(held: dict[str, Replica]) -> str:
+        """Who has the newest version of an instance; of several, who has made it."""
+        return max(held, key=lambda address: (held[address].version.number, held[address].own))
+
+    def _origin(self, instances: dict[str, dict[str, Replica]]) -> str:
+        """The agent of the host that ran a partition last, or if that is lost, of the one that has most of its state."""
+        replicas = [(replica, address) for held in instances.values() for address, replica in held.items()]
+        newest = max(replica.batch for replica, _ in replicas)
+        return max((r.own and r.batch >= newest - IN_STEP, r.batch, r.version.number, address) for r, address in replicas)[
+            -1
+        ]
+
+    @staticmethod
+    def _size(instances: dict[str, dict[str, Replica]]) -> int:
+        return sum(max(replica.bytes for replica in held.values()) for held in instances.values())
+
+    def _lag(self, instances: dict[str, dict[str, Replica]], address: str) -> Lag:
+        mine = [(held.get(address), held) for held in instances.values()]
+        return Lag(
+            versions=max(self._behind(replica, held) for replica, held in mine),
+            bytes=sum(held[self._newest(held)].bytes for replica, held in mine if not (replica and replica.complete)),
+            complete=all(replica is not None and replica.complete for replica, _ in mine),
+        )
+
+    def _keeps_up(self, instances: dict[str, dict[str, Replica]], address: str) -> bool:
+        lag = self._lag(instances, address)
+        return lag.complete and lag.versions <= IN_STEP
+
+    def _address(self, host: str) -> str:
+        for address, known in self._hosts.items():
+            if host in (known.name, address):
+                return address
+        known_hosts = ", ".join(sorted(known.name for known in self._hosts.values()))
+        raise ReplicationError(f"no agent is known on the host {host}; there are agents on {known_hosts or 'no host'}")
+
+
+def _replica(said: list[Any], before: Replica | None, now: float) -> Replica:
+    version, size, batch, own, complete = said
+    found = Replica(Version.parse(version), size, batch, own, complete, now)
+    same = before is not None and before.version == found.version
+    return replace(found, since=before.since) if before is not None and same else found

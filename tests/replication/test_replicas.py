@@ -1,0 +1,194 @@
+"""Replicas on several hosts, whose agents are real processes: what is safe where, and what a host gets from where."""
+
+import pytest
+from hosts import LAYOUT, QUERY, append, hosts, values, wait_for
+
+from forebay.errors import ReplicationError, VersionNotFound
+from forebay.replication.holdings import Holdings
+from forebay.replication.protocol import Peer
+from forebay.store.filenames import Version
+
+
+def partitions(some):
+    return some.manager.partitions(QUERY)
+
+
+def caught_up(some, host, partition=0):
+    return partitions(some) != [] and some.manager.caught_up(QUERY, partition, some.name(host))
+
+
+def test_a_version_is_on_another_host_when_it_is_committed(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        version = append(store, 1, 2, 3)
+        assert {path.name for path in store.directory.iterdir()} == some.held(1) == some.held(0)
+        later = append(store, 4)
+        some.kill(0)
+        moved = some.open(1, later)
+        assert values(moved) == [1, 2, 3, 4]
+        segment = next(moved.directory.glob("*.arrow"))
+        assert segment.samefile(next((some.disk(1) / QUERY).rglob(segment.name)))  # a hard link, nothing was copied
+        assert values(some.open(1, version)) == [1, 2, 3]
+        assert not some.safe.exists()
+
+
+def test_a_chain_of_two_has_all_and_goes_on_without_one_that_is_lost(tmp_path):
+    with hosts(tmp_path, replicas=2) as some:
+        for host in range(3):
+            some.start(host)
+        store = some.open(0, None)
+        append(store, 1)
+        assert some.held(0) == some.held(1) == some.held(2)
+        some.kill(1)
+        version = append(store, 2)
+        assert some.held(0) == some.held(2)
+        assert values(some.open(2, version)) == [1, 2]
+        wait_for(lambda: some.manager.hosts() == [some.name(0), some.name(2)])
+        some.start(3)
+        wait_for(lambda: some.held(3) >= some.held(0))
+        later = append(store, 3)
+        assert values(some.open(3, later)) == [1, 2, 3]
+
+
+def test_the_checkpoint_has_all_behind_replication_and_at_the_end(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        for number in range(10):
+            version = append(store, number)
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    with hosts(fresh) as others:
+        others.safe.parent.mkdir(exist_ok=True)
+        some.safe.rename(others.safe)
+        others.start(0)
+        assert values(others.open(0, version)) == list(range(10))
+
+
+def test_without_another_host_versions_are_safe_in_the_checkpoint_first(tmp_path, caplog):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        version = append(some.open(0, None), 1)
+        some.kill(0)
+        for path in (some.disk(0) / QUERY, some.disk(0) / "work"):
+            path.rename(tmp_path / f"gone-{path.name}")
+        assert values(some.open(0, version)) == [1]
+
+
+def test_a_host_that_comes_later_gets_what_there_is(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        store = some.open(0, None)
+        for number in range(5):
+            append(store, number)
+        some.start(1)
+        wait_for(lambda: some.held(1) >= some.held(0) and caught_up(some, 1))
+        version = append(store, 5)
+        assert some.held(1) >= {f"{version}.manifest"}
+        assert values(some.open(1, version)) == list(range(6))
+
+
+def test_the_origin_and_a_replica_change_places_and_nothing_is_copied(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        append(store, *range(1000))
+        version = append(store, 1000)
+        wait_for(lambda: caught_up(some, 1))
+        received = some.manager.status()[some.name(0)]["received"]
+        moved = some.open(1, version)
+        version = append(moved, 1001)
+        assert some.held(0) >= {f"{version}.manifest"}
+        wait_for(lambda: [(p.origin, [*p.replicas]) for p in partitions(some)] == [(some.name(1), [some.name(0)])])
+        back = some.open(0, append(moved, 1002))
+        assert values(back) == list(range(1003))
+        wait_for(lambda: some.manager.status()[some.name(0)]["received"] > received)
+        assert some.manager.status()[some.name(0)]["received"] - received < 10_000
+
+
+def test_a_host_that_holds_nothing_reads_from_those_that_do(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        version = append(some.open(0, None), *range(100))
+        some.start(2)
+        assert values(some.open(2, version)) == list(range(100))
+
+
+def test_a_guest_gets_a_replica_beside_the_group(tmp_path):
+    with hosts(tmp_path) as some:
+        for host in range(3):
+            some.start(host)
+        store = some.open(0, None)
+        append(store, 1)
+        (guest,) = {1, 2} - {host for host in (1, 2) if some.held(host)}
+        wait_for(lambda: partitions(some) != [])
+        assert not caught_up(some, guest)
+        some.manager.invite(QUERY, 0, some.name(guest))
+        wait_for(lambda: caught_up(some, guest))
+        append(store, 2)
+        assert some.held(guest) == some.held(0)
+
+
+def test_a_damaged_replica_is_got_again_from_another_host(tmp_path):
+    with hosts(tmp_path, replicas=2, uploading=False) as some:
+        for host in range(3):
+            some.start(host)
+        version = append(some.open(0, None), *range(100))
+        for path in (some.disk(1) / QUERY).rglob("*.arrow"):
+            data = bytearray(path.read_bytes())
+            data[-20] ^= 1
+            path.write_bytes(data)
+        assert values(some.open(1, version)) == list(range(100))
+
+
+def test_an_origin_that_was_cut_off_cannot_write_what_counts(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        stale = some.open(0, None)
+        version = append(stale, 1)
+        current = some.open(1, version)
+        for number in range(2, 9):
+            version = append(current, number)
+        append(stale, 100)  # it has been alive all the time
+        assert values(some.open(1, version)) == list(range(1, 9))
+
+
+def test_a_wrong_secret_is_refused(tmp_path):
+    with hosts(tmp_path) as some:
+        with pytest.raises(ReplicationError, match="does not accept the secret of this application"):
+            Peer(some.manager.address, "a guess").call("holders", instance="x")
+
+
+def test_two_applications_with_one_port_on_a_host(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with hosts(tmp_path / "a") as first:
+        first.start(0)
+        port = int(first.manager._hosts.popitem()[0].rpartition(":")[2])
+        with (
+            hosts(tmp_path / "b", port=port) as second,
+            pytest.raises(ReplicationError, match="set spark.forebay.agentPort"),
+        ):
+            second.start(0)
+
+
+@pytest.mark.parametrize(
+    ("instance", "name"),
+    [("../../etc", "passwd"), (f"{QUERY}/{LAYOUT}/0-00000000", "../x.manifest"), (f"{QUERY}/../a", "b")],
+)
+def test_what_no_store_gives_is_not_taken(tmp_path, instance, name):
+    with pytest.raises(ReplicationError, match="nothing was taken"):
+        Holdings(tmp_path).path(instance, name)
+
+
+def test_a_version_that_nobody_has_is_said_to_be_missing(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        with pytest.raises(VersionNotFound):
+            some.open(0, Version(3, "00000000"))
