@@ -3,7 +3,8 @@
 With ``spark.forebay.durability`` at ``checkpoint`` a version is safe in ``<checkpointLocation>/forebay`` (or under
 ``spark.forebay.stateDirectory``) before Spark learns its token. Where that is mounted, stores work right there, unless
 ``spark.forebay.localDirectory`` is set. Otherwise they work in a directory of the node and archive what they commit. With
-``local`` that directory is all there is.
+``replicas`` a version is safe on other hosts before Spark learns its token, and in the checkpoint later. With ``local`` the
+directory of the node is all there is.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import re
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from forebay.errors import UnsupportedConfiguration
+from forebay.replication.application import Application
 from forebay.store import filenames
 from forebay.store.archive import Archive, MountedArchive, archive_at
 
@@ -26,7 +28,7 @@ DIRECTORY = "forebay"
 KEPT_SECONDS = 24 * 3600
 """What stores have left in a node's directory is removed when it was not used for so long. Archives have it all."""
 
-Durability = Literal["checkpoint", "local"]
+Durability = Literal["checkpoint", "replicas", "local"]
 
 
 @dataclass(frozen=True)
@@ -56,29 +58,49 @@ class Root:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the user wants state to live, see `forebay.spark.driver.conf.Conf`."""
+    """Where the user wants state to live, see `forebay.spark.driver.conf.Conf`; with replicas, whose agents keep them."""
 
     state_directory: str | None = None
     local_directory: str | None = None
     durability: Durability = "checkpoint"
+    application: Application | None = field(default=None, repr=False)
 
     def root(self, checkpoint: str | None, query: str) -> Root:
         """The root of a query with that checkpoint location and id."""
         if self.durability == "local":
             return Root(self._node("only") / query)
+        location, part = self._safe(checkpoint, query)
+        mounted = local_path(location)
+        if mounted is not None and self.local_directory is None and self.durability == "checkpoint":
+            return Root(mounted / part)
+        working = self._node("work")
+        _sweep(working)
+        return Root(working / copy_of(location, query), archive_at(location).within(part))
+
+    def root_of_task(self, checkpoint: str | None, query: str) -> Root:
+        """The same for a task, whose host may keep replicas."""
+        root = self.root(checkpoint, query)
+        if self.application is None:
+            return root
+        from forebay.replication.archive import ReplicatedArchive  # what it imports is for those who want replicas
+
+        place = self._safe(checkpoint, query)
+        archive = ReplicatedArchive(self._node("held"), self.application, place, copy_of(place[0], query))
+        return Root(root.directory, archive)
+
+    def held(self, checkpoint: str, query: str) -> tuple[str, tuple[str, str]]:
+        """The name of a query among what agents hold; where its state is in the checkpoint: a location, and a part of it."""
+        place = self._safe(checkpoint, query)
+        return copy_of(place[0], query), place
+
+    def _safe(self, checkpoint: str | None, query: str) -> tuple[str, str]:
         location, part = (self.state_directory, query) if self.state_directory else (checkpoint, DIRECTORY)
         if location is None:
             raise UnsupportedConfiguration(
                 "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
                 "another session than the one it was defined in. Set spark.forebay.stateDirectory."
             )
-        mounted = local_path(location)
-        if mounted is not None and self.local_directory is None:
-            return Root(mounted / part)
-        working = self._node("work")
-        _sweep(working)
-        copy = hashlib.sha256(location.encode()).hexdigest()[:8]  # a checkpoint that was copied is another query's
-        return Root(working / f"{query}-{copy}", archive_at(location).within(part))
+        return location, part
 
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
         """A directory of this node for what ends with a task."""
@@ -92,7 +114,30 @@ class Place:
     @property
     def _disk(self) -> Path:
         """Where this node keeps what is large: by default a directory of Spark's own, which it removes in the end."""
-        return Path((self.local_directory or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
+        if self.local_directory is not None:
+            return Path(self.local_directory)
+        directory = Path((os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
+        return _outliving(directory) if self.durability == "replicas" else directory
+
+
+_OF_AN_EXECUTOR = re.compile("(blockmgr|executor|spark)-[0-9a-f-]{36}")
+
+
+def _outliving(directory: Path) -> Path:
+    """The directory above those that Spark removes with an executor, as far up as it can be written on the same disk."""
+    disk = directory.stat().st_dev
+    while (
+        _OF_AN_EXECUTOR.fullmatch(directory.name)
+        and directory.parent.stat().st_dev == disk
+        and os.access(directory.parent, os.W_OK)
+    ):
+        directory = directory.parent
+    return directory
+
+
+def copy_of(location: str, query: str) -> str:
+    """A name for a query with that checkpoint: one that was copied is another query's."""
+    return f"{query}-{hashlib.sha256(location.encode()).hexdigest()[:8]}"
 
 
 def local_path(location: str) -> Path | None:

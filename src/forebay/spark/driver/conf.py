@@ -44,6 +44,12 @@ class Conf:
         ``spark.forebay.retainBatches``: versions of the state that stay readable.
     place : Place
         ``spark.forebay.durability``, ``.stateDirectory``, ``.localDirectory``: where state lives.
+    replicas : int
+        ``spark.forebay.replicas``: how many other hosts have a version before Spark learns of it.
+    upload_behind : bool
+        ``spark.forebay.uploadBehind``: whether versions that are replicated go to the checkpoint later.
+    agent_port : int
+        ``spark.forebay.agentPort``: where the agents of hosts listen; 0 for any free port.
     write_buffer_mb : int or None
         ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
     read_batch_ratio : float
@@ -58,6 +64,9 @@ class Conf:
     instances_per_partition: int = 2
     retain_batches: int = 2
     place: Place = field(default_factory=Place)
+    replicas: int = 1
+    upload_behind: bool = True
+    agent_port: int = 0
     write_buffer_mb: int | None = None
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
@@ -88,8 +97,11 @@ class Conf:
             place=Place(
                 state_directory=read(_state_directory),
                 local_directory=read(_local_directory),
-                durability=cast(Durability, read(_choice, "durability", "checkpoint", "local")),
+                durability=cast(Durability, read(_choice, "durability", "checkpoint", "replicas", "local")),
             ),
+            replicas=read(_integer, "replicas", cls.replicas, 1),
+            upload_behind=read(_choice, "uploadBehind", "true", "false") == "true",
+            agent_port=read(_integer, "agentPort", cls.agent_port, 0),
             write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,
             read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
             max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),

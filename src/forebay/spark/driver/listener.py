@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.driver import metrics
+from forebay.spark.driver import metrics, replicas
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.plans import redefined
@@ -92,6 +92,9 @@ class _Listener(StreamingQueryListener):
             conf.set(DIRECTORIES, json.dumps(found))
             conf.set(HASHED, json.dumps(hashed))
             _serve_metrics(session)
+            operators = queries.operators(plan)
+            if operators:
+                replicas.register(session, operators[0].place, location, str(query.id), _state_partitions(execution))
         except ForebayError as error:  # for the first task to raise
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
         except Exception as error:

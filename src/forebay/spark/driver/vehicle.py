@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from forebay.spark.driver import listener, metrics, query
+from forebay.spark.driver import listener, metrics, query, replicas
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -31,14 +31,15 @@ def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     plan = startup.dumps(bound.plan)
+    place = replicas.place_of(df.sparkSession, conf)
     chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
-    output = query.note(Planned(bound.layout, bound.choice, conf.place, chained, clock_of(bound.plan)))
+    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan)))
     listener.watch(df.sparkSession)
     operator = WindowOperator(
-        plan, bound.layout, conf.place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
+        plan, bound.layout, place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
     )
     packed = df.select(*bound.projection).mapInArrow(
-        stages.packer(plan, conf.place, conf.instances_per_partition, bound.layout), f"{VNODE} int, {PAYLOAD} binary"
+        stages.packer(plan, place, conf.instances_per_partition, bound.layout), f"{VNODE} int, {PAYLOAD} binary"
     )
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""

@@ -24,7 +24,7 @@ def state_root(place: Place) -> Root:
     if refused:
         kind, _, message = refused.partition(": ")
         raise getattr(errors, kind)(message)
-    return place.root(startup.local_property(CHECKPOINT), str(startup.local_property("sql.streaming.queryId")))
+    return place.root_of_task(startup.local_property(CHECKPOINT), str(startup.local_property("sql.streaming.queryId")))
 
 
 def directories(layout: Layout) -> list[str]:

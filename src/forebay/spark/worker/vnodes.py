@@ -32,6 +32,11 @@ def vnode_ids(partitions: int, instances: int) -> npt.NDArray[np.int32]:
     return np.array([vnode for ids in rounds for vnode in ids], dtype=np.int32)
 
 
+def partition_of(vnode: int, partitions: int) -> int:
+    """The state partition that Spark puts a virtual node into."""
+    return _murmur3(vnode) % partitions
+
+
 def _murmur3(value: int, seed: int = 42) -> int:
     """Murmur3 of one 32-bit integer, as Spark partitions by it; a signed result."""
     mixed = value * 0xCC9E2D51 & _MASK

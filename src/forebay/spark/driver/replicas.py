@@ -1,0 +1,105 @@
+"""The replication manager of this driver: started with the first query that wants replicas, ended with the application."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import secrets
+import threading
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from forebay.errors import UnsupportedConfiguration
+from forebay.replication.application import Application
+from forebay.spark.driver.conf import Conf
+from forebay.spark.worker.vnodes import partition_of
+from forebay.state.places import Place
+
+if TYPE_CHECKING:
+    from forebay.replication.manager import Manager
+
+ENDING_SECONDS = 120.0
+"""Agents may take so long to upload what waits when the application ends."""
+
+_WATCHED_SECONDS = 0.5
+
+_log = logging.getLogger("forebay")
+
+_running: dict[str, tuple[Application, Manager]] = {}
+_lock = threading.Lock()
+
+
+def place_of(session: SparkSession, conf: Conf) -> Place:
+    """Where the state of a query lives; if on other hosts, the manager of their replicas runs from now on."""
+    if conf.place.durability != "replicas":
+        return conf.place
+    return replace(conf.place, application=_application(session, conf))
+
+
+def manager_of(session: SparkSession) -> Manager | None:
+    """The replication manager of a session's application, if it has one."""
+    found = _running.get(str(session.sparkContext.applicationId))
+    return found[1] if found else None
+
+
+def register(session: SparkSession, place: Place, checkpoint: str, query: str, partitions: int) -> None:
+    """Tell the manager of a query that starts, if its state has replicas."""
+    manager = manager_of(session)
+    if manager is not None and place.application is not None:
+        name, safe = place.held(checkpoint, query)
+        archive = safe if place.application.uploading else None
+        manager.register(name, partial(partition_of, partitions=partitions), archive)
+
+
+def _application(session: SparkSession, conf: Conf) -> Application:
+    context = session.sparkContext
+    name = str(context.applicationId)
+    if name not in _running:
+        from forebay.replication.manager import Manager  # what it imports is for those who want replicas
+
+        secret = secrets.token_hex(16)
+        manager = Manager(str(context.getConf().get("spark.driver.host")), secret, conf.replicas)
+        application = Application(
+            name=name,
+            manager=manager.address,
+            secret=secret,
+            replicas=conf.replicas,
+            uploading=conf.upload_behind,
+            port=conf.agent_port,
+            retained=conf.retain_batches,
+        )
+        _running[name] = application, manager
+        threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
+        atexit.register(_end, name)
+    application, _ = _running[name]
+    wanted = (conf.replicas, conf.upload_behind, conf.agent_port)
+    if wanted != (application.replicas, application.uploading, application.port):
+        raise UnsupportedConfiguration(
+            "spark.forebay.replicas, uploadBehind and agentPort are those of the whole application, which has begun with "
+            f"{application.replicas}, {str(application.uploading).lower()} and {application.port}. Set them the same for all "
+            "of its queries."
+        )
+    return application
+
+
+def _watch(context: SparkContext, name: str) -> None:
+    """End when Spark has."""
+    stopped = threading.Event()
+    while name in _running and context._jsc is not None:
+        stopped.wait(_WATCHED_SECONDS)
+    _end(name)
+
+
+def _end(name: str) -> None:
+    with _lock:
+        found = _running.pop(name, None)
+        if found is not None and not found[1].end(ENDING_SECONDS):
+            _log.warning(
+                "agents of hosts have not ended in %.0f s; what they had not uploaded by then may be missing in the "
+                "checkpoint, and is still in their directories.",
+                ENDING_SECONDS,
+            )
