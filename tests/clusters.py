@@ -145,7 +145,7 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(driver.pid, signal.SIGKILL)
                 driver.wait()
-                print((at / "log").read_text()[-20_000:])  # pytest shows it if the test fails
+                sys.stdout.write((at / "log").read_text()[-20_000:])  # pytest shows it if the test fails
             if code:
                 raise RuntimeError(f"the driver ended with {code}: " + (at / "log").read_text()[-3000:])
             return json.loads((at / "result").read_text())
