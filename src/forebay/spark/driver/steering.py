@@ -1,0 +1,325 @@
+"""Where the state partitions of a running query are, and how they are moved to other executors.
+
+Spark's state store coordinator, on the driver, knows for each state partition the executor that has loaded it last. When a
+stage begins, Spark asks it and prefers that executor. So a partition moves at the next micro-batch when the coordinator is
+told that another executor has it; the query goes on as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql.streaming import StreamingQuery
+
+from forebay.errors import InvalidArgument
+from forebay.spark.driver import query as queries
+from forebay.store.archive import archive_at
+
+_log = logging.getLogger("forebay")
+
+_PACE = 0.05
+"""Seconds between two looks at the executors and at the micro-batch."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """An executor.
+
+    Attributes
+    ----------
+    id : str
+        Spark's name of the executor.
+    host : str
+        The address of the executor's host, as Spark has it.
+    cores : int
+        How many tasks it can run at a time, if a task takes one core.
+    leaving : bool
+        Whether it is being decommissioned: Spark gives it no new task.
+    excluded : bool
+        Whether Spark gives it no task because tasks have failed there.
+    """
+
+    id: str
+    host: str
+    cores: int
+    leaving: bool = False
+    excluded: bool = False
+
+
+OnLost = Callable[[Executor, list[int]], Mapping[int, str] | None]
+"""What is asked where the state partitions of a lost executor go: executors' ids, by state partition."""
+
+
+@dataclass(frozen=True)
+class _Store:
+    """A state store of a stateful operator, which has as many state partitions as the query."""
+
+    operator: int
+    name: str
+    partitions: int
+
+
+class Steering:
+    """The state partitions of a running query, and the executors where they are.
+
+    A state partition has one number for all stateful operators of a query, and all of them move together, Spark's own too:
+    who empties an executor wants nothing to be left there.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query started in this session.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._execution = queries.execution(query)
+        session, jvm = self._execution.sparkSessionForStream(), SparkContext._jvm
+        assert jvm is not None
+        self._context = session.sparkContext()
+        self._state = jvm.org.apache.spark.sql.execution.streaming.state
+        self._coordinator = self._state.StateStoreCoordinatorRef.forDriver(
+            self._context.env(), session.sessionState().conf()
+        )
+        self._nothing = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+        self._run = jvm.java.util.UUID.fromString(str(query.runId))
+        self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
+        self._stores: list[_Store] = []
+        self._providers: dict[int, list[Any]] = {}
+        self._lock = threading.RLock()  # of the three that follow
+        self._wanted: dict[int, Executor] = {}
+        self._standbys: dict[int, Executor] = {}
+        self._callbacks: list[OnLost] = []
+        self._watcher: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def executors(self) -> list[Executor]:
+        """The executors that are alive, by number."""
+        listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
+        found = [
+            Executor(
+                each.id(), each.hostPort().rpartition(":")[0], each.totalCores(), each.id() in leaving, each.isExcluded()
+            )
+            for each in (listed.apply(i) for i in range(listed.length()))
+            if each.id() in alive
+        ]
+        return sorted(found, key=lambda each: (len(each.id), each.id))
+
+    @property
+    def partitions(self) -> int:
+        """How many state partitions the query has; 0 before its first micro-batch has been planned."""
+        return max((store.partitions for store in self._known()), default=0)
+
+    @property
+    def operators(self) -> list[int]:
+        """The numbers that Spark has given to the stateful operators of the query, forebay's and its own."""
+        return sorted({store.operator for store in self._known()})
+
+    def placement(self, operator: int | None = None) -> dict[int, str | None]:
+        """The executor of each state partition: the one that has loaded it last, or that it has been steered to.
+
+        As long as nobody has steered, the operators of a query may have the same partition on different executors.
+
+        Parameters
+        ----------
+        operator : int, optional
+            One of `operators`; the first one if not given.
+        """
+        wanted = min(self.operators, default=0) if operator is None else operator
+        at = [place for place, store in enumerate(self._known()) if store.operator == wanted]
+        found: dict[int, str | None] = {}
+        for partition in range(self.partitions):
+            providers = self._of(partition)
+            found[partition] = next(filter(None, (self._location(providers[place]) for place in at)), None)
+        return found
+
+    def steer(self, placement: Mapping[int, str]) -> None:
+        """Have state partitions run on other executors, from the next micro-batch on.
+
+        It holds until the partition is steered elsewhere or the executor is lost. A micro-batch that is under way ends where
+        it began.
+
+        Parameters
+        ----------
+        placement : dict of int to str
+            Executors' ids, by state partition. Partitions that are not named stay where they are.
+        """
+        chosen = self._chosen(placement)
+        with self._lock:
+            self._wanted.update(chosen)
+            self._report(chosen)
+        self._watch()
+
+    def stand_by(self, placement: Mapping[int, str]) -> None:
+        """Name the executors that take state partitions over if the partitions' own executors are lost.
+
+        Spark then prefers the standby's host even for the tasks that were running when the executor was lost, whatever else
+        it has to run again. A partition's own executor that is too busy gives way to the standby too.
+
+        Parameters
+        ----------
+        placement : dict of int to str
+            Executors' ids, by state partition; of all partitions that shall have a standby.
+        """
+        chosen = self._chosen(placement)
+        with self._lock:
+            self._standbys = chosen
+            self._report(chosen)
+        self._watch()
+
+    def on_lost(self, callback: OnLost) -> None:
+        """Have a function asked where the state partitions of an executor go that is lost, or is about to leave.
+
+        Parameters
+        ----------
+        callback : callable
+            It is called with the executor and a list of its partitions, a fraction of a second after Spark has noticed, in
+            a thread of its own. It returns executors' ids by partition, which are steered to at once; partitions that it
+            does not name go to their standby, or to wherever Spark runs them.
+        """
+        with self._lock:
+            self._callbacks.append(callback)
+        self._watch()
+
+    def close(self) -> None:
+        """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""
+        self._closed.set()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join()
+
+    def _chosen(self, placement: Mapping[int, str]) -> dict[int, Executor]:
+        known, partitions = {each.id: each for each in self.executors()}, self.partitions
+        for partition, executor in placement.items():
+            if not 0 <= partition < partitions:
+                raise InvalidArgument(
+                    f"there is no state partition {partition!r}: the query has {partitions} of them, and none before its "
+                    "first micro-batch has been planned. Name one from 0 on."
+                )
+            if executor not in known:
+                raise InvalidArgument(
+                    f"there is no executor {executor!r} for the state partition {partition}: it was lost, or never was. "
+                    f"Choose one of those alive: {', '.join(known) or 'none'}."
+                )
+        return {partition: known[executor] for partition, executor in placement.items()}
+
+    def _watch(self) -> None:
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._look_after, name="forebay-steering", daemon=True)
+            self._watcher.start()
+
+    def _look_after(self) -> None:
+        """Look for lost executors, and tell the coordinator at the beginning of each micro-batch what is wanted.
+
+        Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
+        """
+        with contextlib.suppress(Py4JError, OSError):  # Spark has gone
+            batch, present = self._batch(), {each.id: each for each in self.executors() if not each.leaving}
+            while not self._closed.wait(_PACE) and self._query.isActive:
+                alive = self._alive()
+                there = alive - self._leaving(alive)
+                for gone in present.keys() - there:
+                    self._lost(replace(present[gone], leaving=gone in alive))
+                if present.keys() != there:
+                    present = {each.id: each for each in self.executors() if each.id in there}
+                before, batch = batch, self._batch()
+                if batch != before:
+                    with self._lock:
+                        self._report(self._wanted.keys() | self._standbys.keys())
+
+    def _lost(self, executor: Executor) -> None:
+        with self._lock:
+            partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
+            placement = {partition: self._standbys[partition].id for partition in partitions if partition in self._standbys}
+            for chosen in (self._wanted, self._standbys):
+                for partition in [partition for partition, each in chosen.items() if each.id == executor.id]:
+                    del chosen[partition]
+            callbacks = list(self._callbacks)
+        for callback in callbacks:
+            try:
+                placement.update(callback(executor, partitions) or {})
+            except Exception:
+                _log.exception("forebay could not ask where the state partitions of executor %s go", executor.id)
+        try:
+            self.steer(placement)
+        except InvalidArgument as error:
+            _log.warning("the state partitions of executor %s go wherever Spark runs them: %s", executor.id, error)
+
+    def _was_at(self, partition: int, executor: str) -> bool:
+        wanted = self._wanted.get(partition)
+        return (wanted is not None and wanted.id == executor) or any(
+            self._location(provider) == executor for provider in self._of(partition)
+        )
+
+    def _report(self, partitions: Iterable[int]) -> None:
+        """Tell the coordinator where partitions are wanted.
+
+        A location is an executor and a host. Spark prefers the executor to the host, so the host can be the standby's.
+        """
+        for partition in partitions:
+            wanted, standby = self._wanted.get(partition), self._standbys.get(partition)
+            for provider in self._of(partition):
+                executor = wanted.id if wanted else self._location(provider)
+                host = standby.host if standby else wanted.host if wanted else None
+                if executor is not None and host is not None:
+                    self._coordinator.reportActiveInstance(provider, host, executor, self._nothing)
+
+    def _location(self, provider: Any) -> str | None:
+        found = self._coordinator.getLocation(provider)
+        return str(found.get()).rpartition("_")[2] if found.isDefined() else None  # executor_HOST_ID
+
+    def _of(self, partition: int) -> list[Any]:
+        """How Spark names a state partition in each store."""
+        stores = self._known()
+        if len(self._providers.get(partition, ())) < len(stores):
+            self._providers[partition] = [
+                self._state.StateStoreProviderId(
+                    self._state.StateStoreId(self._root, store.operator, partition, store.name), self._run
+                )
+                for store in stores
+            ]
+        return self._providers[partition]
+
+    def _known(self) -> list[_Store]:
+        """The state stores of the query, as its checkpoint has them."""
+        if self._stores:
+            return self._stores
+        found = _stores_in(self._root)
+        if self._query.lastProgress is not None:  # before, there may be more to come
+            self._stores = found
+        return found
+
+    def _alive(self) -> frozenset[str]:
+        if self._context.isLocal():
+            return frozenset(["driver"])
+        return frozenset(filter(None, self._context.schedulerBackend().getExecutorIds().mkString(",").split(",")))
+
+    def _leaving(self, executors: Iterable[str]) -> frozenset[str]:
+        scheduler = self._context.taskScheduler()
+        return frozenset(each for each in executors if scheduler.getExecutorDecommissionState(each).isDefined())
+
+    def _batch(self) -> int | None:
+        """The micro-batch that has been planned last in this run."""
+        last = self._execution.lastExecution()
+        return None if last is None else int(last.currentBatchId())
+
+
+def _stores_in(root: str) -> list[_Store]:
+    """The state stores that Spark has written down in a checkpoint; in the newest form that each operator has."""
+    state, found = archive_at(root), []
+    for operator in filter(str.isdigit, state.directories()):
+        for place in ("_metadata/v2", "_metadata"):
+            directory = state.within(f"{operator}/{place}")
+            names = [name for name in directory.names() if name.isdigit() or name == "metadata"]
+            if names:
+                told = json.loads(directory.read(max(names, key=lambda name: (len(name), name))).splitlines()[1])
+                found += [_Store(int(operator), each["storeName"], each["numPartitions"]) for each in told["stateStoreInfo"]]
+                break
+    return sorted(found, key=lambda store: store.operator)
