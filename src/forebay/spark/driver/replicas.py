@@ -79,9 +79,9 @@ def _application(session: SparkSession, conf: Conf) -> Application:
     wanted = (conf.replicas, conf.upload_behind, conf.agent_port)
     if wanted != (application.replicas, application.uploading, application.port):
         raise UnsupportedConfiguration(
-            "spark.forebay.replicas, uploadBehind and agentPort are those of the whole application, which has begun with "
-            f"{application.replicas}, {str(application.uploading).lower()} and {application.port}. Set them the same for all "
-            "of its queries."
+            "spark.forebay.replicas, uploadBehind and agentPort are those of the whole application, which began with "
+            f"{application.replicas}, {str(application.uploading).lower()} and {application.port}. Set them the same for "
+            "all of its queries."
         )
     return application
 
