@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -53,30 +53,36 @@ CONF = {
 class Cluster:
     """A master, and a worker on each host. It can be pickled, and used in the driver that it runs."""
 
-    hosts: int = 3
+    hosts: InitVar[int] = 3
     cores: int = 1
     memory: str = "1g"
     directory: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="forebay-cluster-"))
     master: str = ""
     """The URL that a session names as its master."""
 
-    def __post_init__(self):
+    def __post_init__(self, hosts):
         self.directory = str(self.directory)
-        if not self.master:
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                port = server.getsockname()[1]
-            self.master = f"spark://127.0.0.1:{port}"
-            self._start("master", "127.0.0.1", "master.Master", "--port", str(port))
-            wanted, self.hosts = self.hosts, 0
-            for _ in range(wanted):
-                self.add(wait=False)
-            self._registered(*range(wanted))
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        self.master = f"spark://127.0.0.1:{port}"
+        self._start("master", "127.0.0.1", "master.Master", "--port", str(port))
+        self._registered(*[self.add(wait=False) for _ in range(hosts)])
 
     def __enter__(self):
         return self
 
     def __exit__(self, *failure):
         self.close()
+
+    @property
+    def numbers(self):
+        """The numbers of all hosts that have ever been started."""
+        return sorted(int(path.name) for path in Path(self.directory).iterdir() if path.name.isdigit())
+
+    @property
+    def alive(self):
+        """The numbers of the hosts whose worker is alive."""
+        return [i for i in self.numbers if self.pids(i, "deploy.worker.Worker")]
 
     def host(self, i):
         """The address of a host."""
@@ -88,7 +94,7 @@ class Cluster:
 
     def add(self, wait=True):
         """Start one more host; its number."""
-        i, self.hosts = self.hosts, self.hosts + 1
+        i = len(self.numbers)
         self.disk(i).mkdir(parents=True)
         size = ("--cores", str(self.cores), "--memory", self.memory, "--work-dir", f"{self.directory}/{i}/work")
         self._start(str(i), self.host(i), "worker.Worker", *size, self.master, SPARK_LOCAL_DIRS=str(self.disk(i)))
@@ -121,7 +127,7 @@ class Cluster:
 
     def close(self):
         """End all that runs on the cluster. Files stay."""
-        for i in (*range(self.hosts), "master"):
+        for i in (*self.numbers, "master"):
             self.kill(i)
 
     def run(self, job, *arguments, conf=None, timeout=PATIENCE):
@@ -186,7 +192,7 @@ def _drive(directory):
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     deadline = time.monotonic() + PATIENCE
-    alive = sum(bool(cluster.pids(i)) for i in range(cluster.hosts))
+    alive = len(cluster.alive)
     while len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) <= alive:  # the driver is one of them
         assert time.monotonic() < deadline, "not every host has an executor"
         time.sleep(0.1)

@@ -17,10 +17,12 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
+from forebay.spark.worker.warming import warm
 from forebay.store.archive import archive_at
 
 _log = logging.getLogger("forebay")
@@ -188,6 +190,35 @@ class Steering:
         with self._lock:
             self._callbacks.append(callback)
         self._watch()
+
+    def warm(self, executors: Iterable[str]) -> None:
+        """Have Python workers started on executors, with forebay's modules loaded, before state partitions move there.
+
+        It returns when they are ready. It is a small Spark job of its own, which takes free cores of these executors for a
+        second or two; Spark ends workers that nobody has used for a minute.
+
+        Parameters
+        ----------
+        executors : iterable of str
+            Executors' ids. Those that have been lost are passed over.
+        """
+        wanted, jvm = set(executors), SparkContext._jvm
+        places = [each for each in self.executors() if each.id in wanted for _ in range(each.cores)]
+        if not places or jvm is None:
+            return
+        slots = jvm.java.util.ArrayList()
+        for each in places:
+            here = jvm.java.util.ArrayList()
+            here.add(f"executor_{each.host}_{each.id}")
+            slots.add(jvm.scala.Tuple2(each.id, jvm.PythonUtils.toSeq(here)))
+        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
+        pinned = self._context.makeRDD(jvm.PythonUtils.toSeq(slots), tag)
+        session = SparkSession.builder.getOrCreate()
+        strings = jvm.org.apache.spark.sql.Encoders.STRING()
+        ready = DataFrame(session._jsparkSession.createDataset(pinned, strings).toDF(), session)
+        for _ in range(1 + len(self.operators)):  # a task of an operator has a worker for each of its Python functions
+            ready = ready.mapInArrow(warm, ready.schema)
+        ready.collect()
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""

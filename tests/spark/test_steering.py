@@ -1,0 +1,182 @@
+"""State partitions that move between executors while their query goes on."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+
+import forebay as fb
+from clusters import MARK, Cluster
+from forebay.errors import InvalidArgument
+from forebay.spark.driver.steering import Steering
+
+SCHEMA = "ts timestamp, key long"
+FIRM = {"spark.locality.wait": "60s"}
+"""Until then Spark waits for an executor that is busy, or slow because the machine is."""
+
+
+def sessions(df):
+    counted = fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.count("*").alias("n"))
+    return counted.select(F.unix_seconds("session_window.start").alias("start"), "key", "n")
+
+
+def chained(df):
+    counts = fb.groupBy(df, fb.window("ts", "5 seconds"), "key").agg(fb.count("*").alias("n"))
+    most = fb.groupBy(counts, fb.window(F.window_time("window"), "5 seconds"), (F.col("key") % 7).alias("key")).agg(
+        fb.max("n").alias("n")
+    )
+    return most.select(F.unix_seconds("window.start").alias("start"), "key", "n")
+
+
+class Run:
+    """A query on a cluster whose rows tell on which host, and in which micro-batch, they were made."""
+
+    def __init__(self, spark, directory, kind):
+        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), kind, 0
+        slow, running = str(self.directory / "slow"), str(self.directory / "running")
+
+        def marked(batches):
+            context, host = TaskContext.get(), int(os.environ[MARK].rpartition("/")[2])
+            if Path(slow).exists():
+                Path(f"{running}-{host}-{context.taskAttemptId()}").touch()
+                time.sleep(2)
+            import pyarrow as pa
+
+            batch = int(context.getLocalProperty("streaming.sql.batchId"))
+            for rows in batches:
+                marks = [[host] * len(rows), [batch] * len(rows), [context.partitionId()] * len(rows)]
+                arrays = [*rows.columns, *(pa.array(mark, pa.int64()) for mark in marks)]
+                yield pa.RecordBatch.from_arrays(arrays, [*rows.schema.names, "host", "batch", "part"])
+
+        (self.directory / "in").mkdir(parents=True)
+        stream = spark.readStream.schema(SCHEMA).parquet(str(self.directory / "in")).withWatermark("ts", "1 second")
+        results = kind(stream).mapInArrow(marked, "start long, key long, n long, host long, batch long, part long")
+        writer = results.writeStream.format("parquet").option("checkpointLocation", str(self.directory / "checkpoint"))
+        self.query = writer.start(str(self.directory / "out"))
+        self.steering = Steering(self.query)
+
+    def add(self, at=None):
+        """Ten seconds of rows, one after the other for each of 100 keys; or one row, at a time."""
+        moment = f"id % 10 + {10 * self.pushed}" if at is None else f"{at}"
+        rows = self.spark.range(2000 if at is None else 1).selectExpr(f"timestamp_seconds({moment}) ts", "id div 20 key")
+        rows.repartition(3).write.mode("append").parquet(str(self.directory / "in"))
+        self.pushed += 1
+
+    def push(self, at=None):
+        """Add rows and have them read; on which hosts the results were made that came of it."""
+        before = -1 if self.query.lastProgress is None else self.query.lastProgress["batchId"]
+        self.add(at)
+        self.query.processAllAvailable()
+        return self.hosts(before + 1)
+
+    def hosts(self, batch):
+        """The hosts of each state partition from a micro-batch on."""
+        made = self.out().where(F.col("batch") >= batch).select("part", "host").distinct().collect()
+        return {part: sorted(row.host for row in made if row.part == part) for part in {row.part for row in made}}
+
+    def out(self):
+        return self.spark.read.schema("start long, key long, n long, host long, batch long, part long").parquet(
+            str(self.directory / "out")
+        )
+
+    def host(self, executor):
+        """The number of an executor's host."""
+        (found,) = (each for each in self.steering.executors() if each.id == executor)
+        return int(found.host.rpartition(".")[2]) - 2
+
+    def end(self):
+        """The results, and what a batch DataFrame gives of the same rows."""
+        self.push(at=1000)
+        self.steering.close()
+        self.query.stop()
+        whole = self.kind(self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in"))).where("start < 900")
+        return [sorted(map(tuple, df.select("start", "key", "n").collect())) for df in (self.out(), whole)]
+
+
+def to_and_fro(spark, cluster, kind):
+    """Move all partitions to one executor and to the other."""
+    run, seen = Run(spark, f"{cluster.directory}/{kind.__name__}", kind), []
+    run.push()
+    run.push()
+    steering = run.steering
+    for executor in steering.executors():
+        steering.warm([executor.id])
+        steering.steer(dict.fromkeys(range(steering.partitions), executor.id))
+        seen.append([run.host(executor.id), run.push(), run.push(), list(steering.placement().values())])
+    return [seen, len(steering.operators), *run.end()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "operators"), [(sessions, 1), (chained, 2)])
+def test_all_partitions_move_and_the_results_stay_the_same(tmp_path, kind, operators):
+    with Cluster(hosts=2, directory=tmp_path) as cluster:
+        seen, count, found, expected = cluster.run(to_and_fro, kind, conf=FIRM)
+    assert count == operators
+    assert len({host for host, *_ in seen}) == 2
+    for host, *pushes, placement in seen:
+        for made in pushes:
+            assert made == {str(part): [host] for part in range(4)}
+        assert len(set(placement)) == 1
+    assert found == expected
+    assert len(found) > 50
+
+
+def losing(spark, cluster, how):
+    """Kill a host in the middle of a micro-batch."""
+    run = Run(spark, f"{cluster.directory}/{how}", sessions)
+    run.push()
+    steering, asked = run.steering, []
+    first, second, third = (each.id for each in steering.executors())
+    steering.steer({0: first, 1: first, 2: second, 3: third})
+    if how == "standby":
+        steering.stand_by({0: second, 1: third})
+    else:
+        steering.on_lost(lambda executor, lost: (asked.append([executor.id, lost]), {0: second, 1: third})[1])
+    run.push()
+    lost, chosen = run.host(first), [run.host(second), run.host(third)]
+    (run.directory / "slow").touch()
+    before = run.query.lastProgress["batchId"]
+    run.add()
+    while not list(run.directory.glob(f"running-{lost}-*")):
+        time.sleep(0.05)
+    cluster.kill(lost)
+    run.query.processAllAvailable()
+    (run.directory / "slow").unlink()
+    disturbed = run.hosts(before + 1)
+    return [first, asked, chosen, disturbed, run.push(), *run.end()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["standby", "callback"])
+def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path, how):
+    with Cluster(hosts=3, directory=tmp_path) as cluster:
+        first, asked, chosen, disturbed, after, found, expected = cluster.run(losing, how)
+    if how == "standby":
+        assert [disturbed["0"], disturbed["1"]] == [[chosen[0]], [chosen[1]]]
+    else:
+        assert asked == [[first, [0, 1]]]
+    assert [after["0"], after["1"]] == [[chosen[0]], [chosen[1]]]
+    assert found == expected
+
+
+def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
+    spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key").write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    writer = sessions(stream).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+        steering = Steering(query)
+        assert [each.id for each in steering.executors()] == ["driver"]
+        assert steering.placement() == {0: "driver", 1: "driver"}
+        steering.steer({0: "driver"})
+        with pytest.raises(InvalidArgument, match=r"no executor 'nobody' .* Choose one of those alive: driver"):
+            steering.steer({1: "nobody"})
+        with pytest.raises(InvalidArgument, match="no state partition 2: the query has 2"):
+            steering.steer({2: "driver"})
+        steering.close()
+    finally:
+        query.stop()
