@@ -38,6 +38,7 @@ from forebay.spark.driver.continuous_join import continuousJoin
 from forebay.spark.driver.dedupe import dedupe
 from forebay.spark.driver.explain import explain
 from forebay.spark.driver.groupby import groupBy, rolling
+from forebay.spark.driver.handover import Handed, Handover, Placed, handover
 from forebay.spark.driver.interval_join import intervalJoin
 from forebay.spark.driver.late import late
 from forebay.spark.driver.metrics import MetricsListener, recentMetrics
@@ -58,7 +59,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ForebayError",
+    "Handed",
+    "Handover",
     "MetricsListener",
+    "Placed",
     "Progress",
     "all_max_by",
     "apply",
@@ -80,6 +84,7 @@ __all__ = [
     "first",
     "global_window",
     "groupBy",
+    "handover",
     "intervalJoin",
     "join",
     "last",

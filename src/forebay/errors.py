@@ -61,3 +61,10 @@ class ReplicationError(ForebayError):
 
     A micro-batch goes on without it where it can: its state is then safe in the checkpoint before Spark learns of it.
     """
+
+
+class HandoverError(ForebayError):
+    """A handover of state partitions was given up; the query goes on as it was.
+
+    Operator action: none for the query. The message says what stood in the way; then the handover can be asked for again.
+    """

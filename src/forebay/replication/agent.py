@@ -41,6 +41,9 @@ ORPHANED_SECONDS = 60.0
 
 FETCH_SECONDS = 60.0
 
+SHUNNED_SECONDS = 15.0
+"""A host that could not be reached is not tried again for so long; the manager makes other groups meanwhile."""
+
 _AT_ONCE = 2
 """So many instances are pulled at the same time."""
 
@@ -95,6 +98,7 @@ class Agent(Service):
         self._held: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
         self._failures: dict[str, str] = {}
+        self._shunned: dict[str, float] = {}
         self._pulls = ThreadPoolExecutor(_AT_ONCE, "pull")
         self._pulling: set[str] = set()
         self._sent = self._received = 0
@@ -145,6 +149,7 @@ class Agent(Service):
         with self._lock:
             self._sent += offer.bytes * len(outcome.held)
             self._failures |= outcome.failed
+            self._shunned |= dict.fromkeys(outcome.failed, time.monotonic() + SHUNNED_SECONDS)
         self._note(instance, version, own=True)
         for address, reason in outcome.failed.items():
             _log.warning("%s takes no replica of %s: %s", address, instance, reason)
@@ -257,7 +262,8 @@ class Agent(Service):
                 return []
             with self._lock:
                 self._groups.setdefault(instance, group)
-        return [address for address in group if address != self.address]
+        now = time.monotonic()
+        return [address for address in group if address != self.address and self._shunned.get(address, now) <= now]
 
     def _note(self, instance: str, version: Version, *, own: bool) -> None:
         """A version has come. What no kept version names goes."""

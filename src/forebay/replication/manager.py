@@ -171,9 +171,10 @@ class Manager(Service):
             self._planned = 0.0
 
     def dismiss(self, query: str, partition: int, host: str) -> None:
-        """Undo `invite`."""
+        """Undo `invite`; a host that is lost by now was dismissed with that."""
         with self._lock:
-            self._guests.get((query, partition), set()).discard(self._address(host))
+            gone = {address for address, known in self._hosts.items() if host in (known.name, address)}
+            self._guests[query, partition] = {each for each in self._guests.get((query, partition), ()) if each not in gone}
             self._planned = 0.0
 
     def caught_up(self, query: str, partition: int, host: str) -> bool:

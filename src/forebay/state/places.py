@@ -88,6 +88,13 @@ class Place:
         archive = ReplicatedArchive(self._node("held"), self.application, place, copy_of(place[0], query))
         return Root(root.directory, archive)
 
+    def prepare(self) -> None:
+        """On a host that has run nothing of the query yet: have its agent started, if it has to keep replicas."""
+        if self.application is not None:
+            from forebay.replication import local
+
+            local.agent_of(self._node("held"), self.application)
+
     def held(self, checkpoint: str, query: str) -> tuple[str, tuple[str, str]]:
         """The name of a query among what agents hold; where its state is in the checkpoint: a location, and a part of it."""
         place = self._safe(checkpoint, query)

@@ -50,6 +50,8 @@ class Conf:
         ``spark.forebay.uploadBehind``: whether versions that are replicated go to the checkpoint later.
     agent_port : int
         ``spark.forebay.agentPort``: where the agents of hosts listen; 0 for any free port.
+    handover : str
+        ``spark.forebay.handover``: whether partitions are handed over by themselves (``auto``) or only by `fb.handover`.
     write_buffer_mb : int or None
         ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
     read_batch_ratio : float
@@ -67,6 +69,7 @@ class Conf:
     replicas: int = 1
     upload_behind: bool = True
     agent_port: int = 0
+    handover: str = "auto"
     write_buffer_mb: int | None = None
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
@@ -102,6 +105,7 @@ class Conf:
             replicas=read(_integer, "replicas", cls.replicas, 1),
             upload_behind=read(_choice, "uploadBehind", "true", "false") == "true",
             agent_port=read(_integer, "agentPort", cls.agent_port, 0),
+            handover=read(_choice, "handover", "auto", "manual"),
             write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,
             read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
             max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),

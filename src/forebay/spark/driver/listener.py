@@ -24,7 +24,9 @@ from forebay.errors import ForebayError, UnsupportedConfiguration
 from forebay.spark.driver import metrics, replicas
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import redefined
+from forebay.spark.driver.policies import Policies
 from forebay.spark.properties import CHECKPOINT, DIRECTORIES, HASHED, OUTPUT_MODE, REFUSED
 from forebay.state import layout as layouts
 from forebay.state.layout import IDENTITY, Layout
@@ -94,7 +96,9 @@ class _Listener(StreamingQueryListener):
             _serve_metrics(session)
             operators = queries.operators(plan)
             if operators:
-                replicas.register(session, operators[0].place, location, str(query.id), _state_partitions(execution))
+                replicas.register(operators[0].place, location, str(query.id), _state_partitions(execution))
+                if operators[0].place.application is not None and Conf.of(session).handover == "auto":
+                    Policies(handover(query)).start()
         except ForebayError as error:  # for the first task to raise
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
         except Exception as error:

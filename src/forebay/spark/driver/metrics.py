@@ -62,6 +62,8 @@ SIZES = {
 """What is as it is after a micro-batch."""
 
 
+_TIMES = ("ingestTimeMs", "fireTimeMs", "commitTimeMs")
+
 _lock = threading.RLock()
 _ended: dict[str, None] = {}
 """Queries that have ended, in that order."""
@@ -158,6 +160,16 @@ class MetricsListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         pass
+
+
+def busy(query: str) -> dict[int, dict[int, float]]:
+    """Milliseconds that tasks spent on each virtual node, of all operators of a query, by micro-batch."""
+    found: dict[int, dict[int, float]] = {}
+    for (of, batch, _, vnode), metrics in _kept().items():
+        if of == query and batch != EARLIER and vnode != ALL_NODES:
+            nodes = found.setdefault(batch, {})
+            nodes[vnode] = nodes.get(vnode, 0.0) + sum(metrics[name] for name in _TIMES)
+    return found
 
 
 def totals() -> dict[tuple[str, str], dict[str, float]]:

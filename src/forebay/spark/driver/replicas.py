@@ -40,19 +40,20 @@ def place_of(session: SparkSession, conf: Conf) -> Place:
     return replace(conf.place, application=_application(session, conf))
 
 
-def manager_of(session: SparkSession) -> Manager | None:
-    """The replication manager of a session's application, if it has one."""
-    found = _running.get(str(session.sparkContext.applicationId))
+def manager() -> Manager | None:
+    """The replication manager of the application, if it has one."""
+    context = SparkContext._active_spark_context
+    found = _running.get(str(context.applicationId)) if context is not None else None
     return found[1] if found else None
 
 
-def register(session: SparkSession, place: Place, checkpoint: str, query: str, partitions: int) -> None:
+def register(place: Place, checkpoint: str, query: str, partitions: int) -> None:
     """Tell the manager of a query that starts, if its state has replicas."""
-    manager = manager_of(session)
-    if manager is not None and place.application is not None:
+    running = manager()
+    if running is not None and place.application is not None:
         name, safe = place.held(checkpoint, query)
         archive = safe if place.application.uploading else None
-        manager.register(name, partial(partition_of, partitions=partitions), archive)
+        running.register(name, partial(partition_of, partitions=partitions), archive)
 
 
 def _application(session: SparkSession, conf: Conf) -> Application:
@@ -62,17 +63,17 @@ def _application(session: SparkSession, conf: Conf) -> Application:
         from forebay.replication.manager import Manager  # what it imports is for those who want replicas
 
         secret = secrets.token_hex(16)
-        manager = Manager(str(context.getConf().get("spark.driver.host")), secret, conf.replicas)
+        made = Manager(str(context.getConf().get("spark.driver.host")), secret, conf.replicas)
         application = Application(
             name=name,
-            manager=manager.address,
+            manager=made.address,
             secret=secret,
             replicas=conf.replicas,
             uploading=conf.upload_behind,
             port=conf.agent_port,
             retained=conf.retain_batches,
         )
-        _running[name] = application, manager
+        _running[name] = application, made
         threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
         atexit.register(_end, name)
     application, _ = _running[name]

@@ -22,7 +22,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
-from forebay.spark.worker.warming import warm
+from forebay.spark.worker.warming import warmer
+from forebay.state.places import Place
 from forebay.store.archive import archive_at
 
 _log = logging.getLogger("forebay")
@@ -191,7 +192,7 @@ class Steering:
             self._callbacks.append(callback)
         self._watch()
 
-    def warm(self, executors: Iterable[str]) -> None:
+    def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
         """Have Python workers started on executors, with forebay's modules loaded, before state partitions move there.
 
         It returns when they are ready. It is a small Spark job of its own, which takes free cores of these executors for a
@@ -201,6 +202,8 @@ class Steering:
         ----------
         executors : iterable of str
             Executors' ids. Those that have been lost are passed over.
+        place : Place, optional
+            Where state lives; if replicas are kept, the agents of the executors' hosts are started.
         """
         wanted, jvm = set(executors), SparkContext._jvm
         places = [each for each in self.executors() if each.id in wanted for _ in range(each.cores)]
@@ -217,7 +220,7 @@ class Steering:
         strings = jvm.org.apache.spark.sql.Encoders.STRING()
         ready = DataFrame(session._jsparkSession.createDataset(pinned, strings).toDF(), session)
         for _ in range(1 + len(self.operators)):  # a task of an operator has a worker for each of its Python functions
-            ready = ready.mapInArrow(warm, ready.schema)
+            ready = ready.mapInArrow(warmer(place), ready.schema)
         ready.collect()
 
     def close(self) -> None:
@@ -252,7 +255,7 @@ class Steering:
         Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
         """
         with contextlib.suppress(Py4JError, OSError):  # Spark has gone
-            batch, present = self._batch(), {each.id: each for each in self.executors() if not each.leaving}
+            batch, present = self.batch, {each.id: each for each in self.executors() if not each.leaving}
             while not self._closed.wait(_PACE) and self._query.isActive:
                 alive = self._alive()
                 there = alive - self._leaving(alive)
@@ -260,7 +263,7 @@ class Steering:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
                     present = {each.id: each for each in self.executors() if each.id in there}
-                before, batch = batch, self._batch()
+                before, batch = batch, self.batch
                 if batch != before:
                     with self._lock:
                         self._report(self._wanted.keys() | self._standbys.keys())
@@ -336,7 +339,8 @@ class Steering:
         scheduler = self._context.taskScheduler()
         return frozenset(each for each in executors if scheduler.getExecutorDecommissionState(each).isDefined())
 
-    def _batch(self) -> int | None:
+    @property
+    def batch(self) -> int | None:
         """The micro-batch that has been planned last in this run."""
         last = self._execution.lastExecution()
         return None if last is None else int(last.currentBatchId())

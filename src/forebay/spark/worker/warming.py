@@ -8,21 +8,29 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from forebay.spark.worker import startup
+from forebay.spark.worker.stages import ArrowMap
+from forebay.state.places import Place
 
 TOGETHER = 0.5
 """Seconds for which a worker stays busy at least, so that the tasks beside it get workers of their own."""
 
 
-def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches, from a worker that is ready for operators."""
-    began = time.monotonic()
-    startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
-    import pandas as pd  # noqa: F401
+def warmer(place: Place | None) -> ArrowMap:
+    """What gives the same batches, from a worker that is ready for operators, on a host whose agent runs if need be."""
 
-    import forebay.engine.open
-    import forebay.spark.worker.operator
-    import forebay.spark.worker.pack  # noqa: F401
+    def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began = time.monotonic()
+        startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
+        import pandas as pd  # noqa: F401
 
-    startup.settle()
-    time.sleep(max(0.0, began + TOGETHER - time.monotonic()))
-    yield from batches
+        import forebay.engine.open
+        import forebay.spark.worker.operator
+        import forebay.spark.worker.pack  # noqa: F401
+
+        startup.settle()
+        if place is not None:
+            place.prepare()
+        time.sleep(max(0.0, began + TOGETHER - time.monotonic()))
+        yield from batches
+
+    return warm

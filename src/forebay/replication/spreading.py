@@ -1,0 +1,93 @@
+"""Which partitions go where when work is spread anew: as few as have to, and to where their state is already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+
+def spread(
+    placement: Mapping[int, str | None],
+    cores: Mapping[str, int],
+    near: Mapping[int, Collection[str]],
+    weights: Mapping[int, float],
+    *,
+    level: bool = True,
+) -> dict[int, str]:
+    """The partitions that move so that every executor has its share.
+
+    Parameters
+    ----------
+    placement : mapping
+        The executor of each partition; None, or one that is not among ``cores``, for partitions that need a new one.
+    cores : mapping
+        The executors that can be given partitions, with their cores: their shares are in proportion.
+    near : mapping
+        The executors that have a partition's state on their hosts.
+    weights : mapping
+        How much work each partition is, in any unit.
+    level : bool
+        Whether partitions that have an executor may move too.
+
+    Returns
+    -------
+    dict
+        The new executors of the partitions that move.
+
+    Examples
+    --------
+    >>> spread({0: "a", 1: "a", 2: "a", 3: "a"}, {"a": 1, "b": 1}, {3: ["b"]}, dict.fromkeys(range(4), 1.0))
+    {3: 'b', 0: 'b'}
+    >>> spread({0: "gone", 1: "b"}, {"a": 1, "b": 1}, {0: ["b"]}, {0: 1.0, 1: 1.0}, level=False)
+    {0: 'b'}
+    >>> spread({0: "a", 1: "b"}, {"a": 1, "b": 1}, {}, {0: 1.0, 1: 1.0})
+    {}
+    """
+    load = dict.fromkeys(sorted(cores), 0.0)
+    here = {partition: executor for partition, executor in placement.items() if executor in load}
+    for partition, executor in here.items():
+        load[executor] += weights[partition] / cores[executor]
+    moves: dict[int, str] = {}
+    for partition in sorted(placement.keys() - here.keys(), key=lambda each: (-weights[each], each)):
+        choices = [executor for executor in near.get(partition, ()) if executor in load] or list(load)
+        if choices:
+            chosen = min(choices, key=lambda executor: load[executor] + weights[partition] / cores[executor])
+            here[partition] = moves[partition] = chosen
+            load[chosen] += weights[partition] / cores[chosen]
+    for _ in range(len(placement) if level else 0):
+        step = _best_move({each: at for each, at in here.items() if each not in moves}, load, cores, near, weights)
+        if step is None:
+            break
+        partition, target = step
+        load[here[partition]] -= weights[partition] / cores[here[partition]]
+        load[target] += weights[partition] / cores[target]
+        here[partition] = moves[partition] = target
+    return moves
+
+
+def _best_move(
+    here: Mapping[int, str],
+    load: Mapping[str, float],
+    cores: Mapping[str, int],
+    near: Mapping[int, Collection[str]],
+    weights: Mapping[int, float],
+) -> tuple[int, str] | None:
+    """The partition of the busiest executor that makes the busier of two the least busy; near state first of equals."""
+    if not load:
+        return None
+    busiest = max(load, key=load.__getitem__)
+    found = []
+    for partition in (partition for partition, executor in here.items() if executor == busiest):
+        for target in load:
+            after = max(
+                load[busiest] - weights[partition] / cores[busiest], load[target] + weights[partition] / cores[target]
+            )
+            if target != busiest and after < load[busiest] * (1 - _LEAST_GAIN):
+                found.append((round(after, 9), target not in near.get(partition, ()), partition, target))
+    if not found:
+        return None
+    _, _, partition, target = min(found)
+    return partition, target
+
+
+_LEAST_GAIN = 0.1
+"""A move that makes the busiest executor less busy by a smaller share is not worth it."""

@@ -1,0 +1,373 @@
+"""The handover manager: state partitions change executors while their query goes on (Rhino, sections 3.3 and 4.1).
+
+A handover takes place at the barrier between two micro-batches, which stands for the markers and the alignment of the paper.
+Its steps: the target's host catches up with the state, in the background; its workers are warmed; Spark is told; the next
+micro-batch runs there and takes up the version that Spark's token names. Whatever fails before that, the query goes on where
+it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQuery
+
+from forebay.errors import ForebayError, HandoverError, InvalidArgument
+from forebay.replication.spreading import spread
+from forebay.spark.driver import query as queries
+from forebay.spark.driver import replicas
+from forebay.spark.driver.steering import Executor, Steering
+
+KEPT_HANDOVERS = 100
+"""So many handovers of a query are remembered."""
+
+_PACE = 0.05
+_IDLE_SECONDS = 2.0
+"""A query that has run no micro-batch for so long is idle: nothing is to be waited for."""
+
+_log = logging.getLogger("forebay")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a state partition is.
+
+    Attributes
+    ----------
+    partition : int
+        The state partition.
+    executor : str or None
+        The executor that ran it last, or that it has been steered to.
+    host : str or None
+        That executor's host.
+    stateBytes : int
+        Size of its state, as far as hosts keep replicas.
+    replicas : dict of str to int
+        The hosts of its replica group, and by how many versions each is behind; -1 for one that is still being brought up.
+    """
+
+    partition: int
+    executor: str | None
+    host: str | None
+    stateBytes: int = 0
+    replicas: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A handover that has ended.
+
+    Attributes
+    ----------
+    reason : str
+        ``move``, ``rebalance``, ``scale out``, ``scale in``, ``recovery`` or ``load balancing``.
+    moved : dict of int to tuple of str
+        The executors that partitions came from and went to.
+    stateBytes : int
+        Size of the state that changed hands.
+    seconds : dict of str to float
+        How long each step took: ``catchUp``, ``warm``, ``microBatch``.
+    failed : str or None
+        Why it was given up, if it was.
+    """
+
+    reason: str
+    moved: dict[int, tuple[str | None, str]] = field(default_factory=dict)
+    stateBytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: str | None = None
+
+
+def handover(query: StreamingQuery) -> Handover:
+    """The handover manager of a running query.
+
+    Parameters
+    ----------
+    query : StreamingQuery
+        A query started in this session, with operators of forebay.
+
+    Returns
+    -------
+    Handover
+        Always the same one for a run of the query.
+
+    Raises
+    ------
+    InvalidArgument
+        If the query is not running.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import forebay as fb
+    >>> rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
+    >>> ticks = rates.option("advanceMillisPerBatch", 1000).load().withWatermark("timestamp", "1 minute")
+    >>> counts = fb.groupBy(ticks, fb.window("timestamp", "1 hour"), "value").agg(fb.count("*"))
+    >>> query = counts.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp()).start()
+    >>> while not query.lastProgress:
+    ...     _ = query.awaitTermination(0.1)
+    >>> [(placed.partition, placed.executor) for placed in fb.handover(query).placement()]
+    [(0, 'driver'), (1, 'driver')]
+    >>> query.stop()
+    """
+    if not query.isActive:
+        raise InvalidArgument(
+            f"fb.handover got the query {query.name or query.id}, which is not running. State is handed over between the "
+            "executors of a running query; a query that is started finds its state by itself."
+        )
+    run = str(query.runId)
+    with _lock:
+        for ended in [each for each, manager in _managers.items() if not manager.query.isActive]:
+            _managers.pop(ended).close()
+        if run not in _managers:
+            _managers[run] = Handover(query)
+        return _managers[run]
+
+
+class Handover:
+    """The handover manager of one run of a query; `handover` gives it.
+
+    Attributes
+    ----------
+    query : StreamingQuery
+        The query.
+    steering : Steering
+        How Spark is told.
+    """
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.query, self.steering = query, Steering(query)
+        self._manager = replicas.manager()
+        planned = queries.operators(queries.plan_of(query))
+        self._place = planned[0].place if planned else None
+        location = queries.execution(query).resolvedCheckpointRoot()
+        self._held = self._place.held(location, str(query.id))[0] if self._place else ""
+        self._going_on = threading.Lock()
+        self._recent: list[Handed] = []
+
+    @property
+    def recent(self) -> list[Handed]:
+        """The handovers so far, oldest first, those that were given up included."""
+        return list(self._recent)
+
+    def placement(self) -> list[Placed]:
+        """Where each state partition is, and its replicas."""
+        executors = {each.id: each.host for each in self.steering.executors()}
+        state = {each.number: each for each in self._manager.partitions(self._held)} if self._manager else {}
+        found = []
+        for partition, executor in self.steering.placement().items():
+            known = state.get(partition)
+            lags = {host: lag.versions if lag.complete else -1 for host, lag in known.replicas.items()} if known else {}
+            host = executors.get(executor or "")
+            found.append(Placed(partition, executor, host, known.bytes if known else 0, lags))
+        return found
+
+    def move(self, partitions: int | Iterable[int], executor: str, *, timeout: float = 600.0) -> Handed:
+        """Have partitions run on another executor.
+
+        It returns when a micro-batch has run there; at once if the query is idle. Until the executor's host has the state
+        the query goes on as it is.
+
+        Parameters
+        ----------
+        partitions : int or iterable of int
+            The state partitions, of all operators of the query.
+        executor : str
+            The id of the executor, as Spark's UI and `placement` name it.
+        timeout : float
+            Seconds until it is given up.
+
+        Raises
+        ------
+        HandoverError
+            If it was given up, or another handover of the query is going on.
+        """
+        wanted = [partitions] if isinstance(partitions, int) else list(partitions)
+        return self.hand("move", dict.fromkeys(wanted, executor), timeout=timeout)
+
+    def rebalance(self, *, timeout: float = 600.0) -> Handed:
+        """Spread the partitions over all executors, in proportion to their cores, with as few moves as possible.
+
+        Parameters and errors are those of `move`.
+        """
+        return self.hand("rebalance", self.balanced(), timeout=timeout)
+
+    def balanced(self) -> dict[int, str]:
+        """The moves that spread the partitions over the executors."""
+        usable, placement = self.usable(), self.steering.placement()
+        cores = {each.id: each.cores for each in usable}
+        return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0))
+
+    def usable(self) -> list[Executor]:
+        """The executors that can be given partitions."""
+        return [each for each in self.steering.executors() if not each.leaving and not each.excluded]
+
+    def takers(self, partitions: Iterable[int], executors: list[Executor]) -> dict[int, str]:
+        """Who of some executors takes over partitions whose own is lost: those that have the state, and least to do."""
+        placement: dict[int, str | None] = {**self.steering.placement(), **dict.fromkeys(partitions)}
+        cores = {each.id: each.cores for each in executors}
+        return spread(placement, cores, self.near(executors), dict.fromkeys(placement, 1.0), level=False)
+
+    def near(self, executors: Iterable[Executor]) -> dict[int, list[str]]:
+        """The executors whose hosts have the state of each partition."""
+        if self._manager is None:
+            return {}
+        hosts: dict[str, list[str]] = {}
+        for each in executors:
+            hosts.setdefault(_address_of(each.host), []).append(each.id)
+        return {
+            each.number: [
+                executor
+                for host in (each.origin, *(host for host, lag in each.replicas.items() if lag.complete))
+                for executor in hosts.get(host, ())
+            ]
+            for each in self._manager.partitions(self._held)
+        }
+
+    def hand(self, reason: str, placement: Mapping[int, str], *, timeout: float = 600.0) -> Handed:
+        """Hand partitions over to executors, for a reason that is logged and remembered."""
+        if not self._going_on.acquire(blocking=False):
+            raise HandoverError(
+                "another handover of this query is going on, and there is one at a time. fb.handover(query).recent has it "
+                "when it has ended; ask again then."
+            )
+        try:
+            return self._hand(reason, placement, time.monotonic() + timeout)
+        finally:
+            self._going_on.release()
+
+    def record(self, handed: Handed) -> None:
+        """Remember a handover, and log it."""
+        self._recent = [*self._recent, handed][-KEPT_HANDOVERS:]
+        if handed.failed is not None:
+            _log.warning(
+                "the handover of partitions %s (%s) was given up: %s", [*handed.moved], handed.reason, handed.failed
+            )
+        elif handed.moved:
+            moves = ", ".join(f"{partition}: {origin} to {target}" for partition, (origin, target) in handed.moved.items())
+            steps = ", ".join(f"{step} {seconds:.2f} s" for step, seconds in handed.seconds.items())
+            _log.info(
+                "handed over (%s) %d bytes of state; partitions %s; %s", handed.reason, handed.stateBytes, moves, steps
+            )
+
+    def close(self) -> None:
+        """Steer no longer."""
+        self.steering.close()
+
+    def _hand(self, reason: str, placement: Mapping[int, str], deadline: float) -> Handed:
+        before = self.steering.placement()
+        executors = {each.id: each for each in self.usable()}
+        for partition, executor in placement.items():
+            if partition not in before or executor not in executors:
+                raise InvalidArgument(
+                    f"partition {partition} cannot go to executor {executor!r}: the query has the partitions "
+                    f"{sorted(before)}, and the executors that can take some are {sorted(executors)}"
+                )
+        moving = {partition: target for partition, target in placement.items() if before[partition] != target}
+        moved = {partition: (before[partition], target) for partition, target in moving.items()}
+        sizes = {each.partition: each.stateBytes for each in self.placement()}
+        seconds: dict[str, float] = {}
+        if not moving:
+            return Handed(reason)
+        steered = False
+        guests = [(partition, _address_of(executors[target].host)) for partition, target in moving.items()]
+        try:
+            began = time.monotonic()
+            self.steering.warm(set(moving.values()), self._place)
+            seconds["warm"] = time.monotonic() - began
+            began = time.monotonic()
+            self._catch_up(guests, deadline)
+            seconds["catchUp"] = time.monotonic() - began
+            began = time.monotonic()
+            self.steering.steer(moving)
+            steered = True
+            self._settle(moving, deadline)
+            seconds["microBatch"] = time.monotonic() - began
+        except ForebayError as error:
+            if steered:
+                self._steer_back({partition: before[partition] for partition in moving})
+            handed = Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds, str(error))
+            self.record(handed)
+            raise error if isinstance(error, HandoverError) else HandoverError(str(error)) from error
+        finally:
+            self._dismiss(guests)
+        handed = Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds)
+        self.record(handed)
+        return handed
+
+    def _steer_back(self, before: Mapping[int, str | None]) -> None:
+        alive = {each.id for each in self.usable()}
+        self.steering.steer({partition: origin for partition, origin in before.items() if origin in alive})
+
+    def _catch_up(self, guests: list[tuple[int, str]], deadline: float) -> None:
+        """Wait until hosts have the state of partitions, which they get in the background."""
+        if self._manager is None:
+            return
+        for host in {host for _, host in guests}:
+            self._wait(lambda host=host: host in self._manager.hosts(), deadline, f"the agent of {host} did not start")
+        for partition, host in guests:
+            self._manager.invite(self._held, partition, host)
+        for partition, host in guests:
+            self._wait(
+                lambda partition=partition, host=host: self._manager.caught_up(self._held, partition, host),
+                deadline,
+                f"{host} has not caught up with partition {partition}",
+            )
+
+    def _dismiss(self, guests: list[tuple[int, str]]) -> None:
+        if self._manager is not None:
+            for partition, host in guests:
+                self._manager.dismiss(self._held, partition, host)
+
+    def _settle(self, moving: Mapping[int, str], deadline: float) -> None:
+        """Wait for a micro-batch that has begun after Spark was told, if there is any work."""
+        told = self.steering.batch
+        idle = time.monotonic() + _IDLE_SECONDS
+        while True:
+            progress = self.query.lastProgress
+            if progress is not None and told is not None and progress["batchId"] > told:
+                break
+            if self.query.status["isTriggerActive"]:
+                idle = time.monotonic() + _IDLE_SECONDS
+            elif time.monotonic() > idle:
+                return
+            self._check(deadline, "no micro-batch has ended since Spark was told")
+            time.sleep(_PACE)
+        now = self.steering.placement()
+        elsewhere = {partition: now[partition] for partition, target in moving.items() if now[partition] != target}
+        if elsewhere:
+            raise HandoverError(
+                f"Spark ran partitions {sorted(elsewhere)} elsewhere ({elsewhere}): their executors were busy for longer "
+                "than spark.locality.wait, or were lost. Raise spark.locality.wait, or ask again."
+            )
+
+    def _wait(self, condition: Any, deadline: float, otherwise: str) -> None:
+        while not condition():
+            self._check(deadline, otherwise)
+            time.sleep(_PACE)
+
+    def _check(self, deadline: float, otherwise: str) -> None:
+        if not self.query.isActive:
+            raise HandoverError("the query has ended")
+        if time.monotonic() > deadline:
+            raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
+
+
+_managers: dict[str, Handover] = {}
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=256)
+def _address_of(host: str) -> str:
+    """The address of a host, as its agent names itself."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return host

@@ -1,0 +1,125 @@
+"""Handovers that happen by themselves: executors that join, leave, are lost or have too much to do (Rhino, section 3.5).
+
+A thread per query looks at the executors twice a second. It runs for queries whose state has replicas, unless
+``spark.forebay.handover`` is ``manual``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from py4j.protocol import Py4JError
+
+from forebay.errors import ForebayError
+from forebay.spark.driver import metrics
+from forebay.spark.driver.handover import Handed, Handover
+from forebay.spark.driver.steering import Executor
+from forebay.spark.worker.vnodes import partition_of
+
+SECONDS = 0.5
+"""Between two looks at the executors."""
+
+OVERLOADED = 1.5
+"""An executor that has so many times the work of the others on average is overloaded,"""
+PATIENCE = 5
+"""if that is so in this many micro-batches, one after the other;"""
+REST = 20
+"""and for so many after a handover for that reason there is no other."""
+
+_log = logging.getLogger("forebay")
+
+
+class Policies:
+    """What looks after one run of a query.
+
+    Parameters
+    ----------
+    handover : Handover
+        The query's handover manager.
+    """
+
+    def __init__(self, handover: Handover) -> None:
+        self._handover, self._steering = handover, handover.steering
+        self._known: set[str] = set()
+        self._standbys: dict[int, str] = {}
+        self._overloads = 0
+        self._looked = self._rested = -1
+        self._thread = threading.Thread(target=self._run, name="forebay handover", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look after the query, until it ends."""
+        self._steering.on_lost(self._lost)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while self._handover.query.isActive:
+            try:
+                if self._steering.partitions:
+                    self._look()
+            except Py4JError:
+                break  # Spark has gone
+            except ForebayError as error:
+                _log.warning("%s", error)
+            pause.wait(SECONDS)
+        self._handover.close()
+
+    def _look(self) -> None:
+        executors = self._handover.usable()
+        present = {each.id for each in executors}
+        joined, self._known = present - self._known, present
+        if joined and not joined.issuperset(present):
+            self._handover.hand("scale out", self._handover.balanced())
+        self._name_standbys(executors)
+        self._level(executors)
+
+    def _name_standbys(self, executors: list[Executor]) -> None:
+        """Of each partition another executor whose host has its state, so that Spark knows at once where to go."""
+        near, placement = self._handover.near(executors), self._steering.placement()
+        standbys = {
+            partition: others[partition % len(others)]
+            for partition, own in placement.items()
+            if (others := [each for each in near.get(partition, ()) if each != own])
+        }
+        if standbys != self._standbys:
+            self._steering.stand_by(standbys)
+            self._standbys = standbys
+
+    def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
+        """Where the partitions of an executor go that is lost or leaving: to hosts that have their state."""
+        others = [each for each in self._handover.usable() if each.id != executor.id]
+        chosen = self._handover.takers(partitions, others)
+        placement = {partition: chosen[partition] for partition in partitions if partition in chosen}
+        moved = {partition: (executor.id, target) for partition, target in placement.items()}
+        self._handover.record(Handed("scale in" if executor.leaving else "recovery", dict(moved)))
+        return placement
+
+    def _level(self, executors: list[Executor]) -> None:
+        """Take a partition from an executor that has been overloaded for some time."""
+        batches = metrics.busy(str(self._handover.query.id))
+        newest = max(batches, default=-1)
+        if newest <= self._looked or newest < self._rested or len(executors) < 2:
+            return
+        self._looked = newest
+        count = self._steering.partitions
+        work: dict[int, float] = dict.fromkeys(range(count), 0.0)
+        for vnode, milliseconds in batches[newest].items():
+            work[partition_of(vnode, count)] += milliseconds
+        placement = self._steering.placement()
+        load = {each.id: 0.0 for each in executors}
+        for partition, executor in placement.items():
+            if executor in load:
+                load[executor] += work[partition]
+        busiest = max(load, key=load.__getitem__)
+        others = [load[each] for each in load if each != busiest]
+        mine = [partition for partition, executor in placement.items() if executor == busiest]
+        overloaded = load[busiest] > OVERLOADED * sum(others) / len(others) and len(mine) > 1
+        self._overloads = self._overloads + 1 if overloaded else 0
+        if self._overloads >= PATIENCE:
+            self._overloads, self._rested = 0, newest + REST
+            target = min(load, key=load.__getitem__)
+            given = min(mine, key=lambda partition: abs(work[partition] - (load[busiest] - load[target]) / 2))
+            if load[target] + work[given] < load[busiest]:
+                self._handover.hand("load balancing", {given: target})
