@@ -13,9 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
 
@@ -24,6 +24,9 @@ from forebay.replication.spreading import spread
 from forebay.spark.driver import query as queries
 from forebay.spark.driver import replicas
 from forebay.spark.driver.steering import Executor, Steering
+
+if TYPE_CHECKING:
+    from forebay.replication.manager import Partition
 
 KEPT_HANDOVERS = 100
 """So many handovers of a query are remembered."""
@@ -160,7 +163,7 @@ class Handover:
     def placement(self) -> list[Placed]:
         """Where each state partition is, and its replicas."""
         executors = {each.id: each.host for each in self.steering.executors()}
-        state = {each.number: each for each in self._manager.partitions(self._held)} if self._manager else {}
+        state = {each.number: each for each in self._partitions()}
         found = []
         for partition, executor in self.steering.placement().items():
             known = state.get(partition)
@@ -217,8 +220,6 @@ class Handover:
 
     def near(self, executors: Iterable[Executor]) -> dict[int, list[str]]:
         """The executors whose hosts have the state of each partition."""
-        if self._manager is None:
-            return {}
         hosts: dict[str, list[str]] = {}
         for each in executors:
             hosts.setdefault(_address_of(each.host), []).append(each.id)
@@ -228,7 +229,7 @@ class Handover:
                 for host in (each.origin, *(host for host, lag in each.replicas.items() if lag.complete))
                 for executor in hosts.get(host, ())
             ]
-            for each in self._manager.partitions(self._held)
+            for each in self._partitions()
         }
 
     def hand(self, reason: str, placement: Mapping[int, str], *, timeout: float = 600.0) -> Handed:
@@ -242,6 +243,26 @@ class Handover:
             return self._hand(reason, placement, time.monotonic() + timeout)
         finally:
             self._going_on.release()
+
+    def lag(self) -> dict[str, int]:
+        """What `forebay.progress` says of replicas and handovers."""
+        lags = [lag for each in self._partitions() for lag in each.replicas.values()]
+        return {
+            "replicaLagVersions": max((lag.versions for lag in lags), default=0),
+            "replicaLagBytes": sum(lag.bytes for lag in lags),
+            "handovers": sum(handed.failed is None for handed in self._recent),
+        }
+
+    def status(self) -> dict[str, Any]:
+        """All of it, for `forebay.state.cluster`."""
+        return {
+            "written": time.time(),
+            "query": str(self.query.name or self.query.id),
+            "replicas": self._manager.replicas if self._manager else 0,
+            "hosts": self._manager.status() if self._manager else {},
+            "partitions": [asdict(placed) for placed in self.placement()],
+            "handovers": [asdict(handed) for handed in self._recent],
+        }
 
     def record(self, handed: Handed) -> None:
         """Remember a handover, and log it."""
@@ -260,6 +281,9 @@ class Handover:
     def close(self) -> None:
         """Steer no longer."""
         self.steering.close()
+
+    def _partitions(self) -> list[Partition]:
+        return self._manager.partitions(self._held) if self._manager is not None else []
 
     def _hand(self, reason: str, placement: Mapping[int, str], deadline: float) -> Handed:
         before = self.steering.placement()

@@ -97,8 +97,8 @@ class _Listener(StreamingQueryListener):
             operators = queries.operators(plan)
             if operators:
                 replicas.register(operators[0].place, location, str(query.id), _state_partitions(execution))
-                if operators[0].place.application is not None and Conf.of(session).handover == "auto":
-                    Policies(handover(query)).start()
+                if operators[0].place.application is not None:
+                    Policies(handover(query), root, acting=Conf.of(session).handover == "auto").start()
         except ForebayError as error:  # for the first task to raise
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
         except Exception as error:

@@ -1,13 +1,14 @@
 """Handovers that happen by themselves: executors that join, leave, are lost or have too much to do (Rhino, section 3.5).
 
-A thread per query looks at the executors twice a second. It runs for queries whose state has replicas, unless
-``spark.forebay.handover`` is ``manual``.
+A thread for each query whose state has replicas looks at the executors twice a second, unless ``spark.forebay.handover`` is
+``manual``. It also keeps what ``forebay cluster status`` shows.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 
 from py4j.protocol import Py4JError
@@ -17,9 +18,14 @@ from forebay.spark.driver import metrics
 from forebay.spark.driver.handover import Handed, Handover
 from forebay.spark.driver.steering import Executor
 from forebay.spark.worker.vnodes import partition_of
+from forebay.state import cluster
+from forebay.state.places import Root
 
 SECONDS = 0.5
 """Between two looks at the executors."""
+
+PUBLISHED_SECONDS = 5.0
+"""What is shown to people is so old at most."""
 
 OVERLOADED = 1.5
 """An executor that has so many times the work of the others on average is overloaded,"""
@@ -38,10 +44,15 @@ class Policies:
     ----------
     handover : Handover
         The query's handover manager.
+    root : Root
+        Where the query's state is safe.
+    acting : bool
+        Whether partitions are handed over.
     """
 
-    def __init__(self, handover: Handover) -> None:
+    def __init__(self, handover: Handover, root: Root, *, acting: bool) -> None:
         self._handover, self._steering = handover, handover.steering
+        self._root, self._acting, self._published = root, acting, 0.0
         self._known: set[str] = set()
         self._standbys: dict[int, str] = {}
         self._overloads = 0
@@ -50,7 +61,8 @@ class Policies:
 
     def start(self) -> None:
         """Begin to look after the query, until it ends."""
-        self._steering.on_lost(self._lost)
+        if self._acting:
+            self._steering.on_lost(self._lost)
         self._thread.start()
 
     def _run(self) -> None:
@@ -58,13 +70,21 @@ class Policies:
         while self._handover.query.isActive:
             try:
                 if self._steering.partitions:
-                    self._look()
+                    if self._acting:
+                        self._look()
+                    self._publish()
             except Py4JError:
                 break  # Spark has gone
-            except ForebayError as error:
+            except (ForebayError, OSError) as error:
                 _log.warning("%s", error)
             pause.wait(SECONDS)
         self._handover.close()
+
+    def _publish(self) -> None:
+        now = time.monotonic()
+        if now - self._published >= PUBLISHED_SECONDS:
+            self._published = now
+            cluster.write(self._root.safe, self._handover.status())
 
     def _look(self) -> None:
         executors = self._handover.usable()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from pyspark.sql.streaming import StreamingQuery
 
+from forebay.spark.driver import replicas
+from forebay.spark.driver.handover import handover
 from forebay.spark.driver.query import root_of
 from forebay.store.manifest import Counters
 
@@ -31,6 +33,11 @@ class Progress:
         Result rows emitted.
     stateRows, stateBytes : int
         Rows, or partial aggregates, in state now, and their size on disk in bytes.
+    replicaLagVersions, replicaLagBytes : int
+        By how many versions the replica that is furthest behind is behind, and bytes that hosts still have to get; with
+        ``spark.forebay.durability=replicas``.
+    handovers : int
+        Handovers of state partitions between executors in this run of the query.
     """
 
     rowsIn: int = 0
@@ -40,6 +47,9 @@ class Progress:
     rowsOut: int = 0
     stateRows: int = 0
     stateBytes: int = 0
+    replicaLagVersions: int = 0
+    replicaLagBytes: int = 0
+    handovers: int = 0
 
     def __add__(self, other: Progress) -> Progress:
         return Progress(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
@@ -72,4 +82,5 @@ def progress(query: StreamingQuery) -> Progress:
         rowsOut=totals.rows_out,
         stateRows=sum(manifest.rows for manifest in current),
         stateBytes=sum(manifest.size for manifest in current),
+        **(handover(query).lag() if query.isActive and replicas.manager() is not None else {}),
     )
