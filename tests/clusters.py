@@ -120,6 +120,19 @@ class Cluster:
             if what:
                 return
 
+    def freeze(self, i):
+        """Stop all processes of a host, agents too: it is alive and cannot be reached, as if its cable was pulled."""
+        self._signal(i, signal.SIGSTOP)
+
+    def thaw(self, i):
+        """Undo `freeze`: what was going on there goes on."""
+        self._signal(i, signal.SIGCONT)
+
+    def _signal(self, i, signal_):
+        for pid in self.pids(i):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal_)
+
     def decommission(self, i):
         """Have the worker of a host tell its executors and the driver that it is about to go."""
         (worker,) = self.pids(i, "deploy.worker.Worker")

@@ -122,4 +122,4 @@ def _runs(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return open(f"/proc/{pid}/stat").read().split()[2] != "Z"
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"

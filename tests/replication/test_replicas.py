@@ -160,9 +160,9 @@ def test_an_origin_that_was_cut_off_cannot_write_what_counts(tmp_path):
 
 
 def test_a_wrong_secret_is_refused(tmp_path):
-    with hosts(tmp_path) as some:
-        with pytest.raises(ReplicationError, match="does not accept the secret of this application"):
-            Peer(some.manager.address, "a guess").call("holders", instance="x")
+    refused = pytest.raises(ReplicationError, match="does not accept the secret of this application")
+    with hosts(tmp_path) as some, refused:
+        Peer(some.manager.address, "a guess").call("holders", instance="x")
 
 
 def test_two_applications_with_one_port_on_a_host(tmp_path):
@@ -173,7 +173,7 @@ def test_two_applications_with_one_port_on_a_host(tmp_path):
         port = int(first.manager._hosts.popitem()[0].rpartition(":")[2])
         with (
             hosts(tmp_path / "b", port=port) as second,
-            pytest.raises(ReplicationError, match="set spark.forebay.agentPort"),
+            pytest.raises(ReplicationError, match=r"set spark\.forebay\.agentPort"),
         ):
             second.start(0)
 

@@ -11,14 +11,19 @@ HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 FILES = 4
 
 
-def files(directory, seed, *, lag=0, rows=120):
-    """Rows whose event time advances by 20 s a file, out of order by less than 10 s, and a row that ends all windows."""
+def files(directory, seed, *, lag=0, rows=120, whole=False):
+    """Rows whose event time advances by 20 s a file, out of order by less than 10 s, and a row that ends all windows.
+
+    With ``whole`` two of three are at whole seconds, so that there are rows at the same instant.
+    """
     directory.mkdir()
     numbers = np.random.default_rng(seed)
     for file in range(FILES + 1):
         n = rows if file < FILES else 1
         base = file * 20 + lag if file < FILES else 3600
         times = EPOCH_2024 + base * SECOND + numbers.integers(-10 * SECOND, 20 * SECOND, n)
+        if whole:
+            times = np.where(np.arange(n) % 3 < 2, times // SECOND * SECOND, times)
         keys = numbers.integers(0, 12, n)
         columns = {
             "ts": pa.array(times, pa.timestamp("us", "UTC")),

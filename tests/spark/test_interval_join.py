@@ -17,7 +17,7 @@ SECONDS = {bound: int(bound.split()[0]) for bounds in BOUNDS for bound in bounds
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     directory = tmp_path_factory.mktemp("sides")
-    return files(directory / "left", 1), files(directory / "right", 2)
+    return files(directory / "left", 1, whole=True), files(directory / "right", 2, whole=True)
 
 
 def expected(spark, sources, how, on, lower, upper):

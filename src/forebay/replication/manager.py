@@ -133,6 +133,7 @@ class Manager(Service):
         self._guests: dict[Unit, set[str]] = {}
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
+        self._began = float("inf")
         self._ending = False
         self._warned = False
         self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
@@ -233,6 +234,7 @@ class Manager(Service):
         with self._lock:
             before = self._hosts[address].held if address in self._hosts else {}
             known = {name: _replica(each, before.get(name), now) for name, each in held.items()}
+            self._began = min(self._began, now)
             if address not in self._hosts:
                 _log.info("the host %s keeps replicas now", host)
                 self._planned = 0.0
@@ -283,7 +285,7 @@ class Manager(Service):
         self._planned = now
         self._shunned = {address: until for address, until in self._shunned.items() if until > now}
         able = self._able()
-        if len(self._hosts) <= self.replicas and self._hosts and not self._warned and now > self._settling():
+        if self._hosts and len(self._hosts) <= self.replicas and not self._warned and now > self._began + LOST_SECONDS:
             self._warned = True
             _log.warning(
                 "spark.forebay.replicas is %d, and there are %d hosts with tasks of this application: %d are needed. Until "
@@ -312,10 +314,6 @@ class Manager(Service):
         """Who should be in a group, as far as they can: those that are, and then those that have the state anyway."""
         others = [address for address in self._hosts if instances and self._keeps_up(instances, address)]
         return list(dict.fromkeys([*self._targets.get(unit, ()), *others]))
-
-    def _settling(self) -> float:
-        """Hosts whose first task has not come yet are given until then."""
-        return min(host.seen for host in self._hosts.values()) + LOST_SECONDS
 
     def _duties(self, address: str) -> tuple[dict[str, list[str]], list[str], list[str]]:
         """For an agent: the groups of the instances of its host, what it should get, and what it need not keep."""

@@ -47,6 +47,12 @@ def manager() -> Manager | None:
     return found[1] if found else None
 
 
+def end() -> None:
+    """Have the agents of the application upload what waits, and end, if it has any."""
+    for name in list(_running):
+        _end(name)
+
+
 def register(place: Place, checkpoint: str, query: str, partitions: int) -> None:
     """Tell the manager of a query that starts, if its state has replicas."""
     running = manager()

@@ -1,0 +1,323 @@
+"""State that follows the work: replicas on several hosts, and partitions that are handed over while the query goes on."""
+
+import contextlib
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+from typer.testing import CliRunner
+
+import forebay as fb
+from clusters import Cluster
+from forebay.cli.app import app
+from forebay.errors import ForebayError, HandoverError, InvalidArgument, UnsupportedConfiguration
+from forebay.spark.driver import replicas
+
+SCHEMA = "ts timestamp, key long, x long"
+ROWS = 2000
+LAST = 100_000
+"""An instant, in seconds, after all others: a row of it moves the watermark past everything."""
+
+REPLICATED = {
+    "spark.forebay.durability": "replicas",
+    "spark.forebay.replicas": "1",
+    "spark.network.timeout": "8s",  # a host that cannot be reached is lost after that
+    "spark.executor.heartbeatInterval": "2s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "8000",
+    "spark.task.maxFailures": "20",
+    "spark.stage.maxConsecutiveAttempts": "20",
+}
+
+
+def aggregates(read):
+    counted = fb.groupBy(read(), fb.window("ts", "10 seconds", "5 seconds"), "key").agg(fb.sum("x"), fb.count("*"))
+    return counted.toDF("window", "key", "a", "b").select(F.unix_seconds("window.start").alias("start"), "key", "a", "b")
+
+
+def sessions(read):
+    counted = fb.groupBy(read(), fb.session_window("ts", "2 seconds"), "key").agg(fb.median("x"), fb.count("*"))
+    found = counted.toDF("session", "key", "a", "b")
+    return found.select(F.unix_seconds("session.start").alias("start"), "key", F.col("a").cast("long"), "b")
+
+
+def joined(read):
+    left, right = read().where("x % 2 = 0"), read().where("x % 2 = 1")
+    pairs = fb.intervalJoin(left, right, "key", "-100 milliseconds", "100 milliseconds")
+    return pairs.select(
+        F.unix_seconds("event_time").alias("start"), "key", F.col("x").alias("a"), F.col("x_right").alias("b")
+    )
+
+
+KINDS = {each.__name__: each for each in (aggregates, sessions, joined)}
+
+
+class Run:
+    """A query on a cluster, and the files that it reads."""
+
+    def __init__(self, spark, directory, kind):
+        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), KINDS[kind], 0
+        (self.directory / "in").mkdir(parents=True)
+        self.checkpoint = str(self.directory / "checkpoint")
+        writer = self.kind(self._stream).writeStream.format("parquet").option("checkpointLocation", self.checkpoint)
+        self.query = writer.start(str(self.directory / "out"))
+
+    def _stream(self):
+        source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return source.parquet(str(self.directory / "in")).withWatermark("ts", "1 second")
+
+    def _batch(self):
+        return self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in"))
+
+    def add(self, at=None):
+        """Four seconds of rows, or one row at an instant."""
+        rows = self.spark.range(ROWS if at is None else 1)
+        moment = (
+            f"timestamp_millis({4000 * self.pushed} + id * {4000 // ROWS})" if at is None else f"timestamp_seconds({at})"
+        )
+        rows = rows.selectExpr(f"{moment} ts", "hash(id) % 50 key", f"hash(id, {self.pushed}) x")
+        rows.coalesce(1).write.mode("append").parquet(str(self.directory / "in"))
+        self.pushed += 1
+
+    def push(self):
+        self.add()
+        self.query.processAllAvailable()
+
+    def steady(self):
+        """Wait until every partition has its replicas, and all of them keep up."""
+        manager, (held,) = replicas.manager(), [name for name in replicas.manager()._queries if str(self.query.id) in name]
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            found = manager.partitions(held)
+            if found and all(
+                len(each.replicas) >= manager.replicas
+                and all(lag.complete and lag.versions <= 4 for lag in each.replicas.values())
+                for each in found
+            ):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"replicas were not made in time: {found}")
+
+    def end(self):
+        """Whether the results are what a batch DataFrame gives of the same rows: how many, too few, too many."""
+        self.add(at=LAST)
+        self.query.processAllAvailable()
+        self.query.stop()
+        found = self.spark.read.parquet(str(self.directory / "out")).where(f"start < {LAST - 1000}").cache()
+        whole = self.kind(self._batch).where(f"start < {LAST - 1000}").cache()
+        return [found.count(), whole.exceptAll(found).count(), found.exceptAll(whole).count()]
+
+
+def disturbed(spark, cluster, kind, seed, files):
+    """Handovers all the time, and a host that is killed, or cut off for a while, at a random moment."""
+    chance = random.Random(seed)
+    run = Run(spark, f"{cluster.directory}/run", kind)
+    run.push()
+    run.push()
+    manager, handed, ended = fb.handover(run.query), [0], threading.Event()
+
+    def hand_over():
+        while not ended.is_set():
+            with contextlib.suppress(ForebayError):
+                executors = [each.id for each in manager.usable()]
+                manager.move(chance.randrange(4), chance.choice(executors), timeout=20)
+                handed[0] += 1
+            ended.wait(0.2)
+
+    def disturb(how):
+        ended.wait(chance.uniform(0, 3))
+        host = chance.randrange(3)
+        if how == "kill":
+            cluster.kill(host)
+            cluster.add(wait=False)
+        else:
+            cluster.freeze(host)
+            time.sleep(chance.uniform(2, 12))
+            cluster.thaw(host)
+
+    handing = threading.Thread(target=hand_over, daemon=True)
+    handing.start()
+    for how in {"kill": ["kill"], "cut": ["cut"], "both": ["cut", "kill"]}[chance.choice(["kill", "cut", "both"])]:
+        run.steady()
+        disturbing = threading.Thread(target=disturb, args=[how], daemon=True)
+        disturbing.start()
+        for _ in range(files):
+            run.push()
+        disturbing.join()
+        run.push()
+    ended.set()
+    handing.join()
+    return [handed[0], [each.failed for each in manager.recent if each.failed], *run.end()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        ("sessions", 0),
+        *(pytest.param(kind, seed, marks=pytest.mark.slow) for seed in range(1, 18) for kind in KINDS),
+    ],
+)
+def test_nothing_is_lost_or_doubled_by_kills_and_cuts_during_handovers(tmp_path, kind, seed):
+    with Cluster(hosts=3, directory=tmp_path) as cluster:
+        handed, _, count, missing, more = cluster.run(
+            disturbed, kind, seed, 2 if seed == 0 else 4, conf=REPLICATED, timeout=600
+        )
+    assert (missing, more) == (0, 0)
+    assert count > 100
+    assert handed > 0
+
+
+def to_and_fro(spark, cluster):
+    run = Run(spark, f"{cluster.directory}/run", "sessions")
+    for _ in range(3):
+        run.push()
+    run.steady()
+    manager = fb.handover(run.query)
+    before = {each.partition: each.executor for each in manager.placement()}
+    partition = 0
+    target = next(each.id for each in manager.usable() if each.id != before[partition])
+    pushing = threading.Thread(target=lambda: [run.push() for _ in range(6)], daemon=True)
+    pushing.start()
+    handed = manager.move(partition, target)
+    pushing.join()
+    after = {each.partition: each.executor for each in manager.placement()}
+    errors = []
+    for partitions, executor in (([99], target), ([0], "nobody")):
+        try:
+            manager.move(partitions, executor)
+        except InvalidArgument as error:
+            errors.append(str(error))
+    time.sleep(6)  # what people are shown is written every few seconds
+    shown = CliRunner().invoke(app, ["cluster", "status", run.checkpoint]).output
+    progress = fb.progress(run.query)
+    return [
+        before,
+        handed.reason,
+        dict(handed.moved),
+        sorted(handed.seconds),
+        after,
+        errors,
+        shown,
+        progress.handovers,
+        *run.end(),
+    ]
+
+
+@pytest.mark.slow
+def test_a_partition_moves_and_the_query_goes_on(tmp_path):
+    with Cluster(hosts=3, directory=tmp_path) as cluster:
+        conf = REPLICATED | {"spark.forebay.handover": "manual"}
+        before, reason, moved, steps, after, errors, shown, count, rows, missing, more = cluster.run(to_and_fro, conf=conf)
+    assert reason == "move"
+    ((partition, (origin, target)),) = moved.items()
+    assert (before[partition], after[partition]) == (origin, target)
+    assert steps == ["catchUp", "microBatch", "warm"]
+    assert "the query has the partitions [0, 1, 2, 3]" in errors[0]
+    assert "'nobody'" in errors[1]
+    assert "1 replicas" in shown
+    assert f"{partition}: {origin} to {target}" in shown
+    assert count == 1
+    assert (missing, more) == (0, 0)
+    assert rows > 100
+
+
+def elastic(spark, cluster):
+    run = Run(spark, f"{cluster.directory}/run", "aggregates")
+    run.push()
+    run.push()
+    run.steady()
+    manager = fb.handover(run.query)
+    run.push()
+    new = cluster.host(cluster.add())
+    wait_for(lambda: new in {each.host for each in manager.usable()}, run)
+    wait_for(lambda: new in {each.host for each in manager.placement()}, run)
+    leaving = 0 if cluster.host(0) in {each.host for each in manager.placement()} else 1
+    cluster.decommission(leaving)
+    wait_for(lambda: cluster.host(leaving) not in {each.host for each in manager.placement()}, run)
+    run.push()
+    return [[each.reason for each in manager.recent], *run.end()]
+
+
+def wait_for(condition, run):
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        run.push()
+
+
+@pytest.mark.slow
+def test_hosts_that_come_and_go(tmp_path):
+    with Cluster(hosts=2, directory=tmp_path) as cluster:
+        reasons, rows, missing, more = cluster.run(elastic, conf=REPLICATED, timeout=600)
+    assert reasons[0] == "scale out"
+    assert "scale in" in reasons
+    assert (missing, more) == (0, 0)
+    assert rows > 100
+
+
+def started(spark, directory):
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
+    ticks = rates.option("advanceMillisPerBatch", 1000).load().withWatermark("timestamp", "1 second")
+    counts = fb.groupBy(ticks, fb.window("timestamp", "1 second"), "value").agg(fb.count("*"))
+    return counts.writeStream.format("noop").option("checkpointLocation", str(directory)).start()
+
+
+@pytest.fixture
+def replicated(spark, tmp_path):
+    settings = {"durability": "replicas", "localDirectory": str(tmp_path / "disk")}
+    for name, value in settings.items():
+        spark.conf.set(f"spark.forebay.{name}", value)
+    yield spark
+    for name in (*settings, "replicas"):
+        spark.conf.unset(f"spark.forebay.{name}")
+    replicas.end()
+
+
+def test_one_host_keeps_state_in_the_checkpoint_and_says_so(replicated, tmp_path, caplog):
+    query = started(replicated, tmp_path / "checkpoint")
+    try:
+        while query.isActive and not (query.lastProgress and query.lastProgress["batchId"] > 2):
+            time.sleep(0.1)
+        assert query.exception() is None
+        manifests = list((tmp_path / "checkpoint" / "forebay").glob("*/*/*.manifest"))
+        assert manifests
+        deadline = time.monotonic() + 20
+        while "spark.forebay.replicas is 1, and there are 1 hosts" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert [each.executor for each in fb.handover(query).placement()] == ["driver", "driver"]
+        assert fb.progress(query).handovers == 0
+        with pytest.raises(InvalidArgument, match="the executors that can take some are"):
+            fb.handover(query).move(0, "nobody")
+        replicated.conf.set("spark.forebay.replicas", "3")
+        with pytest.raises(UnsupportedConfiguration, match="are those of the whole application, which began with 1"):
+            started(replicated, tmp_path / "other")
+    finally:
+        query.stop()
+    with pytest.raises(InvalidArgument, match="which is not running"):
+        fb.handover(query)
+
+
+def test_one_handover_at_a_time(replicated, tmp_path):
+    query = started(replicated, tmp_path / "checkpoint")
+    try:
+        while not query.lastProgress:
+            time.sleep(0.1)
+        manager = fb.handover(query)
+        with manager._going_on, pytest.raises(HandoverError, match="another handover of this query is going on"):
+            manager.rebalance()
+        assert manager.rebalance().moved == {}
+    finally:
+        query.stop()
+
+
+def test_status_of_a_query_that_has_none(tmp_path):
+    result = CliRunner().invoke(app, ["cluster", "status", str(tmp_path)])
+    assert isinstance(result.exception, InvalidArgument)
+    assert "nothing is known of hosts" in str(result.exception)
+    (tmp_path / "cluster.json").write_text(json.dumps({})[:-1])
+    result = CliRunner().invoke(app, ["cluster", "status", str(tmp_path)])
+    assert "cannot be read" in str(result.exception)
