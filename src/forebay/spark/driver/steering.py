@@ -96,9 +96,10 @@ class Steering:
         self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
-        self._lock = threading.RLock()  # of the three that follow
+        self._lock = threading.RLock()  # of the four that follow
         self._wanted: dict[int, Executor] = {}
         self._standbys: dict[int, Executor] = {}
+        self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -128,7 +129,8 @@ class Steering:
     def placement(self, operator: int | None = None) -> dict[int, str | None]:
         """The executor of each state partition: the one that has loaded it last, or that it has been steered to.
 
-        As long as nobody has steered, the operators of a query may have the same partition on different executors.
+        It is None for a partition that no executor has, as when its executor is lost. As long as nobody has steered, the
+        operators of a query may have the same partition on different executors.
 
         Parameters
         ----------
@@ -137,10 +139,12 @@ class Steering:
         """
         wanted = min(self.operators, default=0) if operator is None else operator
         at = [place for place, store in enumerate(self._known()) if store.operator == wanted]
-        found: dict[int, str | None] = {}
+        alive, found = self._alive(), {}
         for partition in range(self.partitions):
             providers = self._of(partition)
-            found[partition] = next(filter(None, (self._location(providers[place]) for place in at)), None)
+            found[partition] = next(
+                (each for each in (self._location(providers[place]) for place in at) if each in alive), None
+            )
         return found
 
     def steer(self, placement: Mapping[int, str]) -> None:
@@ -227,7 +231,7 @@ class Steering:
             self._watcher.join()
 
     def _chosen(self, placement: Mapping[int, str]) -> dict[int, Executor]:
-        known, partitions = {each.id: each for each in self.executors()}, self.partitions
+        known, partitions = {each.id: each for each in self.executors() if not each.leaving}, self.partitions
         for partition, executor in placement.items():
             if not 0 <= partition < partitions:
                 raise InvalidArgument(
@@ -236,8 +240,8 @@ class Steering:
                 )
             if executor not in known:
                 raise InvalidArgument(
-                    f"there is no executor {executor!r} for the state partition {partition}: it was lost, or never was. "
-                    f"Choose one of those alive: {', '.join(known) or 'none'}."
+                    f"there is no executor {executor!r} for the state partition {partition}: it is lost, about to leave, or "
+                    f"never was. Choose one of those that stay: {', '.join(known) or 'none'}."
                 )
         return {partition: known[executor] for partition, executor in placement.items()}
 
@@ -261,9 +265,12 @@ class Steering:
                 if present.keys() != there:
                     present = {each.id: each for each in self.executors() if each.id in there}
                 before, batch = batch, self._batch()
-                if batch != before:
-                    with self._lock:
+                with self._lock:
+                    if batch != before:
+                        self._disturbed.clear()
                         self._report(self._wanted.keys() | self._standbys.keys())
+                    else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
+                        self._report(self._disturbed)
 
     def _lost(self, executor: Executor) -> None:
         with self._lock:
@@ -278,10 +285,15 @@ class Steering:
                 placement.update(callback(executor, partitions) or {})
             except Exception:
                 _log.exception("forebay could not ask where the state partitions of executor %s go", executor.id)
+        staying = {each.id for each in self.executors() if not each.leaving}
+        placement = {partition: each for partition, each in placement.items() if each in staying}
         try:
             self.steer(placement)
         except InvalidArgument as error:
             _log.warning("the state partitions of executor %s go wherever Spark runs them: %s", executor.id, error)
+        else:
+            with self._lock:
+                self._disturbed.update(placement)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         wanted = self._wanted.get(partition)
