@@ -2,7 +2,34 @@
 
 Spark's state store coordinator, on the driver, knows for each state partition the executor that has loaded it last. When a
 stage begins, Spark asks it and prefers that executor. So a partition moves at the next micro-batch when the coordinator is
-told that another executor has it; the query goes on as it is.
+told that another executor has it; the query goes on as it is. This is what Spark 4.3 makes of it:
+
+*It follows as long as the executor has a free core in time.* A task that has waited for its executor for
+``spark.locality.wait.process`` (3 s) goes to the host that the coordinator named, and ``spark.locality.wait.node`` (3 s)
+later anywhere. An executor whose queue is longer loses partitions to others. Then the coordinator is told again what is
+wanted at the beginning of the next micro-batch, and the partition comes back.
+
+*An executor tells the coordinator whenever it loads a partition*, once in each micro-batch. So what is told after the tasks
+have begun stays, what is told before may be overwritten, and it is told again when the next micro-batch has been planned.
+Partitions of an operator are looked up when its stage begins, after pack, or after the operator before it in a chain. Stages
+of forebay's operators have one stateful operator each, because a shuffle comes before it. A join of Spark's asks for each of
+its stores, and all of them are told the same.
+
+*The executor that is left keeps the partition of Spark's state loaded* until it loads another partition and learns from the
+coordinator's answer that this one is elsewhere, or until its next maintenance (a minute). A store that a task is using is
+put aside and closed after it, so a task that is running when its partition is steered elsewhere ends and commits.
+
+*When an executor is lost*, the driver knows it as soon as the connection breaks, and this module a look later. Tasks that
+ran there are waiting again in the same attempt at their stage, with the locations that they had: neither the coordinator
+nor anything else is asked again. They wait until both times above have passed, and run anywhere. If the executor had output
+of the shuffle, the first of them fails to fetch it, Spark runs the missing part of pack and begins a new attempt at the
+stage, and only that asks the coordinator. Until the micro-batch has ended, the coordinator is therefore told again and again
+where the lost partitions are wanted.
+
+*A location is an executor and a host, and nothing makes the host the executor's own.* With the host of a standby in it,
+Spark prefers the standby for the tasks that wait again, in the same attempt. The price is that Spark takes locations with
+another host for partitions that are elsewhere: an executor closes the other partitions of Spark's state each time it loads
+one, and opens them again from the checkpoint.
 """
 
 from __future__ import annotations
@@ -167,8 +194,9 @@ class Steering:
     def stand_by(self, placement: Mapping[int, str]) -> None:
         """Name the executors that take state partitions over if the partitions' own executors are lost.
 
-        Spark then prefers the standby's host even for the tasks that were running when the executor was lost, whatever else
-        it has to run again. A partition's own executor that is too busy gives way to the standby too.
+        Spark then prefers the standby's host even for the tasks that were running when the executor was lost. A partition's
+        own executor that is too busy gives way to the standby too. In exchange, executors load all of their partitions of
+        Spark's state anew in each micro-batch.
 
         Parameters
         ----------
