@@ -173,7 +173,7 @@ def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
         assert [each.id for each in steering.executors()] == ["driver"]
         assert steering.placement() == {0: "driver", 1: "driver"}
         steering.steer({0: "driver"})
-        with pytest.raises(InvalidArgument, match=r"no executor 'nobody' .* Choose one of those alive: driver"):
+        with pytest.raises(InvalidArgument, match=r"no executor 'nobody' .* Choose one of those that stay: driver"):
             steering.steer({1: "nobody"})
         with pytest.raises(InvalidArgument, match="no state partition 2: the query has 2"):
             steering.steer({2: "driver"})

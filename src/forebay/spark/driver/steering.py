@@ -2,7 +2,34 @@
 
 Spark's state store coordinator, on the driver, knows for each state partition the executor that has loaded it last. When a
 stage begins, Spark asks it and prefers that executor. So a partition moves at the next micro-batch when the coordinator is
-told that another executor has it; the query goes on as it is.
+told that another executor has it; the query goes on as it is. This is what Spark 4.3 makes of it:
+
+*It follows as long as the executor has a free core in time.* A task that has waited for its executor for
+``spark.locality.wait.process`` (3 s) goes to the host that the coordinator named, and ``spark.locality.wait.node`` (3 s)
+later anywhere. An executor whose queue is longer loses partitions to others. Then the coordinator is told again what is
+wanted at the beginning of the next micro-batch, and the partition comes back.
+
+*An executor tells the coordinator whenever it loads a partition*, once in each micro-batch. So what is told after the tasks
+have begun stays, what is told before may be overwritten, and it is told again when the next micro-batch has been planned.
+Partitions of an operator are looked up when its stage begins, after pack, or after the operator before it in a chain. Stages
+of forebay's operators have one stateful operator each, because a shuffle comes before it. A join of Spark's asks for each of
+its stores, and all of them are told the same.
+
+*The executor that is left keeps the partition of Spark's state loaded* until it loads another partition and learns from the
+coordinator's answer that this one is elsewhere, or until its next maintenance (a minute). A store that a task is using is
+put aside and closed after it, so a task that is running when its partition is steered elsewhere ends and commits.
+
+*When an executor is lost*, the driver knows it as soon as the connection breaks, and this module a look later. Tasks that
+ran there are waiting again in the same attempt at their stage, with the locations that they had: neither the coordinator
+nor anything else is asked again. They wait until both times above have passed, and run anywhere. If the executor had output
+of the shuffle, the first of them fails to fetch it, Spark runs the missing part of pack and begins a new attempt at the
+stage, and only that asks the coordinator. Until the micro-batch has ended, the coordinator is therefore told again and again
+where the lost partitions are wanted.
+
+*A location is an executor and a host, and nothing makes the host the executor's own.* With the host of a standby in it,
+Spark prefers the standby for the tasks that wait again, in the same attempt. The price is that Spark takes locations with
+another host for partitions that are elsewhere: an executor closes the other partitions of Spark's state each time it loads
+one, and opens them again from the checkpoint.
 """
 
 from __future__ import annotations
@@ -97,9 +124,10 @@ class Steering:
         self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
-        self._lock = threading.RLock()  # of the three that follow
+        self._lock = threading.RLock()  # of the four that follow
         self._wanted: dict[int, Executor] = {}
         self._standbys: dict[int, Executor] = {}
+        self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -129,7 +157,8 @@ class Steering:
     def placement(self, operator: int | None = None) -> dict[int, str | None]:
         """The executor of each state partition: the one that has loaded it last, or that it has been steered to.
 
-        As long as nobody has steered, the operators of a query may have the same partition on different executors.
+        It is None for a partition that no executor has, as when its executor is lost. As long as nobody has steered, the
+        operators of a query may have the same partition on different executors.
 
         Parameters
         ----------
@@ -138,10 +167,12 @@ class Steering:
         """
         wanted = min(self.operators, default=0) if operator is None else operator
         at = [place for place, store in enumerate(self._known()) if store.operator == wanted]
-        found: dict[int, str | None] = {}
+        alive, found = self._alive(), {}
         for partition in range(self.partitions):
             providers = self._of(partition)
-            found[partition] = next(filter(None, (self._location(providers[place]) for place in at)), None)
+            found[partition] = next(
+                (each for each in (self._location(providers[place]) for place in at) if each in alive), None
+            )
         return found
 
     def steer(self, placement: Mapping[int, str]) -> None:
@@ -164,8 +195,9 @@ class Steering:
     def stand_by(self, placement: Mapping[int, str]) -> None:
         """Name the executors that take state partitions over if the partitions' own executors are lost.
 
-        Spark then prefers the standby's host even for the tasks that were running when the executor was lost, whatever else
-        it has to run again. A partition's own executor that is too busy gives way to the standby too.
+        Spark then prefers the standby's host even for the tasks that were running when the executor was lost. A partition's
+        own executor that is too busy gives way to the standby too. In exchange, executors load all of their partitions of
+        Spark's state anew in each micro-batch.
 
         Parameters
         ----------
@@ -230,7 +262,7 @@ class Steering:
             self._watcher.join()
 
     def _chosen(self, placement: Mapping[int, str]) -> dict[int, Executor]:
-        known, partitions = {each.id: each for each in self.executors()}, self.partitions
+        known, partitions = {each.id: each for each in self.executors() if not each.leaving}, self.partitions
         for partition, executor in placement.items():
             if not 0 <= partition < partitions:
                 raise InvalidArgument(
@@ -239,8 +271,8 @@ class Steering:
                 )
             if executor not in known:
                 raise InvalidArgument(
-                    f"there is no executor {executor!r} for the state partition {partition}: it was lost, or never was. "
-                    f"Choose one of those alive: {', '.join(known) or 'none'}."
+                    f"there is no executor {executor!r} for the state partition {partition}: it is lost, about to leave, or "
+                    f"never was. Choose one of those that stay: {', '.join(known) or 'none'}."
                 )
         return {partition: known[executor] for partition, executor in placement.items()}
 
@@ -264,9 +296,12 @@ class Steering:
                 if present.keys() != there:
                     present = {each.id: each for each in self.executors() if each.id in there}
                 before, batch = batch, self.batch
-                if batch != before:
-                    with self._lock:
+                with self._lock:
+                    if batch != before:
+                        self._disturbed.clear()
                         self._report(self._wanted.keys() | self._standbys.keys())
+                    else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
+                        self._report(self._disturbed)
 
     def _lost(self, executor: Executor) -> None:
         with self._lock:
@@ -281,10 +316,15 @@ class Steering:
                 placement.update(callback(executor, partitions) or {})
             except Exception:
                 _log.exception("forebay could not ask where the state partitions of executor %s go", executor.id)
+        staying = {each.id for each in self.executors() if not each.leaving}
+        placement = {partition: each for partition, each in placement.items() if each in staying}
         try:
             self.steer(placement)
         except InvalidArgument as error:
             _log.warning("the state partitions of executor %s go wherever Spark runs them: %s", executor.id, error)
+        else:
+            with self._lock:
+                self._disturbed.update(placement)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         wanted = self._wanted.get(partition)
