@@ -27,7 +27,7 @@ REPLICATED = {
     "spark.forebay.replicas": "1",
     "spark.network.timeout": "8s",  # a host that cannot be reached is lost after that
     "spark.executor.heartbeatInterval": "2s",
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "8000",
+    "spark.network.timeoutInterval": "2s",
     "spark.task.maxFailures": "20",
     "spark.stage.maxConsecutiveAttempts": "20",
 }
@@ -78,7 +78,7 @@ class Run:
         moment = (
             f"timestamp_millis({4000 * self.pushed} + id * {4000 // ROWS})" if at is None else f"timestamp_seconds({at})"
         )
-        rows = rows.selectExpr(f"{moment} ts", "hash(id) % 50 key", f"hash(id, {self.pushed}) x")
+        rows = rows.selectExpr(f"{moment} ts", f"hash(id, {self.pushed}) % 500 key", "hash(id) x")
         rows.coalesce(1).write.mode("append").parquet(str(self.directory / "in"))
         self.pushed += 1
 
