@@ -33,7 +33,7 @@ class Hosts:
         self.directory = directory
         self.safe = directory / "checkpoint"
         self.manager = Manager("127.0.0.1", "a secret", replicas)
-        self.manager.register(QUERY, lambda vnode: vnode % partitions, self.place)
+        self.manager.register(QUERY, lambda vnode: vnode % partitions, self.place if uploading else None)
         self.application = Application(
             f"app-{uuid.uuid4()}", self.manager.address, "a secret", replicas, uploading=uploading, port=port
         )

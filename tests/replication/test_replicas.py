@@ -1,9 +1,14 @@
 """Replicas on several hosts, whose agents are real processes: what is safe where, and what a host gets from where."""
 
+import os
+import signal
+from threading import Timer
+
 import pytest
-from hosts import LAYOUT, QUERY, append, hosts, values, wait_for
+from hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
+from forebay.replication import local
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peer
 from forebay.store.filenames import Version
@@ -34,6 +39,7 @@ def test_a_version_is_on_another_host_when_it_is_committed(tmp_path):
         assert not some.safe.exists()
 
 
+@pytest.mark.slow
 def test_a_chain_of_two_has_all_and_goes_on_without_one_that_is_lost(tmp_path):
     with hosts(tmp_path, replicas=2) as some:
         for host in range(3):
@@ -78,6 +84,7 @@ def test_without_another_host_versions_are_safe_in_the_checkpoint_first(tmp_path
         assert values(some.open(0, version)) == [1]
 
 
+@pytest.mark.slow
 def test_a_host_that_comes_later_gets_what_there_is(tmp_path):
     with hosts(tmp_path) as some:
         some.start(0)
@@ -119,6 +126,7 @@ def test_a_host_that_holds_nothing_reads_from_those_that_do(tmp_path):
         assert values(some.open(2, version)) == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_guest_gets_a_replica_beside_the_group(tmp_path):
     with hosts(tmp_path) as some:
         for host in range(3):
@@ -192,3 +200,112 @@ def test_a_version_that_nobody_has_is_said_to_be_missing(tmp_path):
         some.start(0)
         with pytest.raises(VersionNotFound):
             some.open(0, Version(3, "00000000"))
+
+
+def test_a_host_that_lacks_segments_of_the_version_before_does_not_keep_up(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        append(store, 1)
+        append(store, 2)
+        for path in (some.disk(1) / QUERY).rglob("*.arrow"):
+            path.unlink()  # manifests are there, and what they name is not
+        version = append(store, 3)
+        wait_for(lambda: caught_up(some, 1))
+        some.kill(0)
+        assert values(some.open(1, version)) == [1, 2, 3]
+
+
+def test_versions_that_spark_may_go_back_to_are_uploaded_too(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        versions = [append(store, number) for number in range(6)]
+        assert some.manager.end(60)
+        manifests = {path.name for path in some.safe.rglob("*.manifest")}
+        assert manifests >= {f"{version}.manifest" for version in versions[-2:]}
+
+
+@pytest.mark.slow
+def test_another_host_uploads_what_the_origin_could_not(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        some.safe.write_text("a file is where the directory should be")
+        version = append(some.open(0, None), 1)
+        wait_for(lambda: caught_up(some, 1))
+        some.kill(0)
+        some.safe.unlink()
+        wait_for(lambda: some.manager.hosts() == [some.name(1)])
+        wait_for(lambda: {path.name for path in some.safe.rglob("*.manifest")} == {f"{version}.manifest"})
+
+
+@pytest.mark.slow
+def test_the_end_waits_for_uploads_and_says_if_there_are_some_left(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        some.safe.write_text("a file is where the directory should be")
+        version = append(some.open(0, None), 1)
+        Timer(8, some.safe.unlink).start()  # longer than a host that is silent is taken for lost
+        assert some.manager.end(60)
+        assert {path.name for path in some.safe.rglob("*.manifest")} == {f"{version}.manifest"}
+    (tmp_path / "more").mkdir()
+    with hosts(tmp_path / "more") as some:
+        some.start(0)
+        some.start(1)
+        append(some.open(0, None), 1)
+        some.kill(1)
+        wait_for(lambda: some.manager.hosts() == [some.name(0)])
+        some.kill(0)
+        assert not some.manager.end(30)
+
+
+def test_two_attempts_at_a_version_are_both_uploaded(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        store = some.open(0, None)
+        first = append(store, 1)
+        attempts = [append(some.open(0, first), number) for number in (2, 3)]
+        (some.disk(0) / "work").rename(tmp_path / "gone")
+        (some.disk(0) / QUERY).rename(tmp_path / "gone too")
+        assert [values(some.open(0, attempt)) for attempt in attempts] == [[1, 2], [1, 3]]
+
+
+@pytest.mark.slow
+def test_a_host_counts_once_whatever_has_become_of_its_agent(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        before = some.pid(0)
+        os.kill(before, signal.SIGSTOP)
+        local.agent_of.cache_clear()
+        with pytest.raises(ReplicationError, match="is alive and does not answer"):
+            some.start(0)
+        os.kill(before, signal.SIGCONT)
+        some.start(0)
+        assert some.pid(0) == before
+        some.kill(0)
+        some.start(0)
+        assert some.manager.hosts() == [some.name(0)]
+
+
+@pytest.mark.slow
+def test_another_application_leaves_held_files_alone(tmp_path):
+    with hosts(tmp_path) as first:
+        first.start(0)
+        first.start(1)
+        store = first.open(0, None)
+        versions = [append(store, number) for number in range(4)]
+        held = first.held(1)
+        second = Hosts(tmp_path, partitions=2)
+        second.manager._queries.clear()
+        try:
+            second.start(1)
+            wait_for(lambda: second.manager.hosts() == [second.name(1)])
+            assert second.manager.partitions(QUERY) == []
+            assert first.held(1) == held
+            assert values(first.open(1, versions[-1])) == [0, 1, 2, 3]
+        finally:
+            second.close()

@@ -7,6 +7,7 @@ agents are the distributed runtime of the Rhino paper (section 3.3).
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -16,13 +17,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from forebay.errors import ForebayError, ReplicationError, VersionNotFound
+from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.replication import chain
 from forebay.replication.application import Application
 from forebay.replication.chain import Offer
@@ -40,6 +42,14 @@ ORPHANED_SECONDS = 60.0
 """An agent that has not reached its manager for so long takes the application for ended."""
 
 FETCH_SECONDS = 60.0
+
+KEPT_SECONDS = 24 * 3600.0
+"""What no agent has held for so long is removed from a host's disk."""
+
+LOG_BYTES = 16 << 20
+
+IN_STEP_BYTES = 32 << 20
+"""A host that lacks no more than this beside the new files of a version gets it along with them."""
 
 SHUNNED_SECONDS = 15.0
 """A host that could not be reached is not tried again for so long; the manager makes other groups meanwhile."""
@@ -93,8 +103,9 @@ class Agent(Service):
         self.host, self._application = host, application
         self._holdings = Holdings(root)
         self._peers = Peers(application.secret)
-        self._uploads = Uploads(self._holdings)
+        self._uploads = Uploads(self._holdings, self._complete)
         self._lock = threading.Lock()
+        self._queries: set[str] = set()
         self._held: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
         self._failures: dict[str, str] = {}
@@ -103,29 +114,30 @@ class Agent(Service):
         self._pulling: set[str] = set()
         self._sent = self._received = 0
         self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
-        for instance in self._holdings.instances():
-            version = self._holdings.newest(instance)
-            if version is not None:
-                self._note(instance, version, own=False)
+        self._holdings.sweep(KEPT_SECONDS)
 
     def run(self) -> None:
-        """Tell the manager what is held until the application has ended; then upload what waits, and end."""
-        reached = time.monotonic()
-        while True:
+        """Tell the manager what is held until the application has ended and all is uploaded."""
+        reached = touched = time.monotonic()
+        draining: threading.Thread | None = None
+        while draining is None or draining.is_alive():
             try:
                 reply = self._manager("beat", **self._beat())
                 reached = time.monotonic()
                 self._follow(reply)
-                if reply["ending"]:
-                    break
-            except ReplicationError as error:
-                if time.monotonic() - reached > ORPHANED_SECONDS:
-                    _log.warning("the application is taken for ended: %s", error)
-                    break
+                ending = reply["ending"]
+            except Exception as error:  # an agent that ends takes replicas with it
+                ending = time.monotonic() - reached > ORPHANED_SECONDS
+                _log.log(logging.WARNING if ending else logging.INFO, "the manager cannot be told what is held: %s", error)
+            if ending and draining is None:
+                draining = threading.Thread(target=self._uploads.drain, daemon=True)
+                draining.start()
+            if time.monotonic() - touched > KEPT_SECONDS / 24:
+                touched = time.monotonic()
+                self._holdings.touch(list(self._held))
             time.sleep(BEAT_SECONDS)
-        self._uploads.drain()
         with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
-            self._manager("left", address=self.address)
+            self._manager("left", address=self.address, uploading=self._uploads.pending)
         self.shutdown()
 
     # What tasks of this host ask for.
@@ -138,36 +150,47 @@ class Agent(Service):
         version = filenames.version_of(manifest)
         if version is None:
             raise ReplicationError(f"{manifest!r} is not the name of a manifest; nothing was taken")
-        made = manifests.read(Path(directory), version)
-        here = self._holdings.names(instance)
-        self._holdings.link(instance, Path(directory), [name for name in (*made.segments, manifest) if name not in here])
-        base = made.history[0] if made.history else None
-        new = [(name, each.size) for name, each in made.segments.items() if _is_newer(name, base)]
-        size = (Path(directory) / manifest).stat().st_size
-        offer = Offer(instance, [*new, (manifest, size)], filenames.manifest(base) if base else None)
+        files = self._take(instance, Path(directory), version)
+        base = manifests.read(self._holdings.directory(instance), version).history[:1]
+        new = sum(size for name, size in files if _is_newer(name, base[0] if base else None))
+        offer = Offer(instance, files, new + IN_STEP_BYTES)
         outcome = chain.send(self._peers, self._holdings, offer, self._group(instance))
         with self._lock:
-            self._sent += offer.bytes * len(outcome.held)
+            self._sent += new * len(outcome.held)
             self._failures |= outcome.failed
             self._shunned |= dict.fromkeys(outcome.failed, time.monotonic() + SHUNNED_SECONDS)
         self._note(instance, version, own=True)
+        for address in outcome.behind:
+            _log.info("%s does not keep up with %s", address, instance)
         for address, reason in outcome.failed.items():
             _log.warning("%s takes no replica of %s: %s", address, instance, reason)
-        uploaded = False
+        enough = len(outcome.held) >= self._application.replicas
         if archive is not None:
             self._uploads.wish(instance, version, (archive[0], archive[1]))
-            if len(outcome.held) < self._application.replicas:
+            if not enough:
                 self._uploads.wait(instance, version)
-                uploaded = True
-        return {"replicated": len(outcome.held), "uploaded": uploaded}
+        elif not enough:
+            _log.warning("version %s of %s is on %d hosts beside this one", version, instance, len(outcome.held))
+        return {"replicated": len(outcome.held), "uploaded": archive is not None and not enough}
+
+    def _take(self, instance: str, directory: Path, version: Version) -> list[tuple[str, int]]:
+        """Link the files of a version, and of those that it keeps beside it; its own with their sizes, the manifest last."""
+        here = self._holdings.names(instance)
+        made = manifests.read(directory, version)
+        for earlier in made.history:
+            if filenames.manifest(earlier) not in here:
+                with contextlib.suppress(VersionNotFound, CorruptState):
+                    kept = manifests.read(directory, earlier)
+                    self._holdings.link(instance, directory, [*kept.segments, filenames.manifest(earlier)])
+        manifest = filenames.manifest(version)
+        self._holdings.link(instance, directory, [name for name in (*made.segments, manifest) if name not in here])
+        size = (directory / manifest).stat().st_size
+        return [*((name, segment.size) for name, segment in made.segments.items()), (manifest, size)]
 
     def _fetch(self, instance: str, name: str) -> dict[str, Any]:
         """Get a file from whichever host holds it; whether it is here now."""
-        path = self._holdings.path(instance, name)
-        if not path.exists():
-            holders = self._manager("holders", instance=instance)
-            self._get(instance, name, holders["addresses"], None)
-        return {"found": path.exists()}
+        self._complete(instance, [name])
+        return {"found": self._holdings.path(instance, name).exists()}
 
     # What other agents ask for.
 
@@ -182,9 +205,10 @@ class Agent(Service):
         del context
         try:
             offer = chain.offer_of(descriptor.command)
-            if chain.receive(self._peers, self._holdings, self.address, offer, self._has, reader, writer):
+            received = chain.receive(self._peers, self._holdings, self.address, offer, reader, writer)
+            if received is not None:
                 with self._lock:
-                    self._received += offer.bytes
+                    self._received += received
                 self._note(offer.instance, offer.version, own=False)
         except ForebayError as error:
             _log.warning("%s", error)
@@ -199,14 +223,6 @@ class Agent(Service):
         except (OSError, ValueError, ForebayError) as error:
             raise flight.FlightServerError(f"it is not held here: {error}") from error
         return flight.GeneratorStream(chain.CHUNK, pieces)
-
-    def _has(self, instance: str, base: str | None) -> bool:
-        """Whether this host has a version with all its files; None is the version before the first."""
-        with self._lock:
-            held = self._held.get(instance)
-        if base is None:
-            return True
-        return held is not None and held.complete and self._holdings.path(instance, base).exists()
 
     # What it tells the manager, and what it does then.
 
@@ -230,7 +246,10 @@ class Agent(Service):
         }
 
     def _follow(self, reply: dict[str, Any]) -> None:
-        """Take the replica groups, pull what this host should hold and does not, and drop what it need not."""
+        """Take the replica groups; upload, pull and drop what the manager says."""
+        for query in set(reply["queries"]) - self._queries:
+            self._queries.add(query)
+            self._find(query)
         with self._lock:
             self._groups = reply["groups"]
             wanted = [instance for instance in reply["wanted"] if instance not in self._pulling]
@@ -238,10 +257,22 @@ class Agent(Service):
             dropped = [instance for instance in reply["dropped"] if instance not in self._pulling]
             for instance in dropped:
                 self._held.pop(instance, None)
+            uploading = [(instance, self._held.get(instance), place) for instance, place in reply["uploading"].items()]
+        for instance, held, place in uploading:
+            if held is not None and held.complete:
+                self._uploads.wish(instance, held.version, (place[0], place[1]))
         for instance in wanted:
             self._pulls.submit(self._pull, instance)
         for instance in dropped:
             shutil.rmtree(self._holdings.directory(instance), ignore_errors=True)
+
+    def _find(self, query: str) -> None:
+        """Know of what is held of a query since before this agent began."""
+        for instance in self._holdings.instances():
+            version = self._holdings.newest(instance) if instance.startswith(f"{query}/") else None
+            if version is not None and instance not in self._held:
+                with contextlib.suppress(ForebayError):
+                    self._note(instance, version, own=False)
 
     def _manager(self, action: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -267,40 +298,53 @@ class Agent(Service):
 
     def _note(self, instance: str, version: Version, *, own: bool) -> None:
         """A version has come. What no kept version names goes."""
-        found, complete = self._holdings.settle(instance, version, self._application.retained)
+        found = self._holdings.settle(instance, version)
         size = sum(segment.size for segment in found.segments.values())
+        complete = self._holdings.has(instance, version)
         with self._lock:
             held = self._held.get(instance)
-            if held is None or held.version.number <= version.number:
+            if own or held is None or held.version.number <= version.number:
                 self._held[instance] = Held(version, size, -1 if found.batch is None else found.batch, own, complete)
 
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
         try:
+            before = None
             while True:
                 holders = self._manager("holders", instance=instance)
-                version = Version.parse(holders["version"])
-                sources, place = holders["addresses"], holders["archive"]
-                self._get(instance, filenames.manifest(version), sources, place)
-                newest = manifests.read(self._holdings.directory(instance), version)
-                for name in newest.segments:
-                    self._get(instance, name, sources, place)
-                for earlier in newest.history[: self._application.retained - 1]:  # Spark may go back to it
-                    self._get(instance, filenames.manifest(earlier), sources, None)
-                    with contextlib.suppress(VersionNotFound):
-                        for name in manifests.read(self._holdings.directory(instance), earlier).segments:
-                            self._get(instance, name, sources, None)
+                if holders["version"] in (None, before):
+                    return
+                before = holders["version"]
+                version = Version.parse(before)
+                self._pull_version(instance, version, holders)
                 with self._lock:
                     own = instance in self._held and self._held[instance].own
                 self._note(instance, version, own=own)
-                with self._lock:
-                    if self._held[instance].complete:
-                        return
-        except (ForebayError, OSError, ValueError) as error:
-            _log.info("%s is not complete yet: %s", instance, error)  # the next beat tries again
+        except Exception as error:  # the next beat tries again
+            _log.info("%s is not complete yet: %s", instance, error)
         finally:
             with self._lock:
                 self._pulling.discard(instance)
+
+    def _pull_version(self, instance: str, version: Version, holders: dict[str, Any]) -> None:
+        sources, place = holders["addresses"], holders["archive"]
+        self._get(instance, filenames.manifest(version), sources, place)
+        newest = manifests.read(self._holdings.directory(instance), version)
+        for name in newest.segments:
+            self._get(instance, name, sources, place)
+        for earlier in newest.history:  # Spark may go back to it
+            self._get(instance, filenames.manifest(earlier), sources, place)
+            with contextlib.suppress(VersionNotFound, CorruptState):
+                for name in manifests.read(self._holdings.directory(instance), earlier).segments:
+                    self._get(instance, name, sources, place)
+
+    def _complete(self, instance: str, names: list[str]) -> None:
+        """Have files here that other hosts hold, or the checkpoint, as far as they do."""
+        missing = [name for name in names if not self._holdings.path(instance, name).exists()]
+        if missing:
+            holders = self._manager("holders", instance=instance)
+            for name in missing:
+                self._get(instance, name, holders["addresses"], holders["archive"])
 
     def _get(self, instance: str, name: str, sources: list[str], place: list[str] | None) -> None:
         """Have a file here that other hosts hold, or else the checkpoint; nothing if none of them has it."""
@@ -322,15 +366,15 @@ class Agent(Service):
                 with self._lock:
                     self._received += self._holdings.path(instance, name).stat().st_size
                 return
-            except ReplicationError as error:
+            except (ReplicationError, StateDirectoryError) as error:
                 _log.info("%s of %s did not come: %s", name, instance, error)
         if place is not None:
             with contextlib.suppress(FileNotFoundError):
                 archive_of(place, instance).download(name, self._holdings.directory(instance))
 
 
-def _is_newer(segment: str, base: Version | None) -> bool:
-    number = filenames.number_of(segment)
+def _is_newer(name: str, base: Version | None) -> bool:
+    number = filenames.number_of(name)
     return base is None or (number is not None and number > base.number)
 
 
@@ -343,9 +387,10 @@ def _free_bytes(root: Path) -> int:
 def main() -> None:
     """Run the agent that the JSON on standard input describes; its own address goes to the file named there."""
     said = json.loads(sys.stdin.read())
-    logging.basicConfig(
-        filename=said["log"], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", encoding="utf-8"
-    )
+    alive = os.open(said["alive"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(alive, fcntl.LOCK_EX)  # until this process ends: there is one agent for a host and an application
+    log = RotatingFileHandler(said["log"], maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+    logging.basicConfig(handlers=[log], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         agent = Agent(said["host"], Path(said["root"]), Application(**said["application"]))
     except ForebayError as error:

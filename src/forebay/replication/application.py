@@ -24,8 +24,6 @@ class Application:
         Whether versions go to the checkpoint behind that.
     port : int
         Where agents listen, 0 for any free port.
-    retained : int
-        How many versions stay readable.
     """
 
     name: str
@@ -34,7 +32,6 @@ class Application:
     replicas: int = 1
     uploading: bool = True
     port: int = 0
-    retained: int = 2
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

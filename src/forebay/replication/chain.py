@@ -8,8 +8,9 @@ passed on. So no host holds more than a few chunks in memory, and the slowest on
 from __future__ import annotations
 
 import json
+import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,17 @@ CREDITS = 8
 
 _SLOWEST = 4 << 20
 """Bytes per second below which a transfer counts as failed."""
-_PATIENCE = 10.0
-"""Seconds that any transfer may take."""
+_PATIENCE = 5.0
+"""Seconds that any transfer may take, for each host of the chain."""
 
 CHUNK = pa.schema([("data", pa.uint8())])
+
+_log = logging.getLogger("forebay.agent")
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Files of one version of a store instance, for the hosts of a chain.
+    """All files of one version of a store instance, for the hosts of a chain.
 
     Attributes
     ----------
@@ -43,21 +46,16 @@ class Offer:
         The path of the instance.
     files : list of (str, int)
         Names and bytes, the manifest last.
-    base : str or None
-        The manifest of the version before; None if this is the first one. A host that does not have that version with all
-        its files is behind, and takes nothing.
+    most : int
+        A host that lacks more bytes than this is behind, and takes nothing.
     chain : list of str
         Addresses of the agents that the receiver passes the files on to.
     """
 
     instance: str
     files: list[tuple[str, int]]
-    base: str | None = None
+    most: int
     chain: list[str] = field(default_factory=list)
-
-    @property
-    def bytes(self) -> int:
-        return sum(size for _, size in self.files)
 
     @property
     def version(self) -> filenames.Version:
@@ -72,7 +70,8 @@ class Offer:
 class Outcome:
     """What came of an offer, by addresses of agents.
 
-    ``held``: they have all files; ``behind``: they lack earlier ones; ``failed``: why they could not be reached or refused.
+    ``held``: they have all files; ``behind``: they lack too much, or have newer versions; ``failed``: why they could not be
+    reached.
     """
 
     held: list[str] = field(default_factory=list)
@@ -107,6 +106,8 @@ def _send(peers: Peers, holdings: Holdings, offer: Offer, chain: list[str]) -> O
                 if position in link.lacking:
                     link.send_file(holdings, offer.instance, name)
             return link.outcome()
+    except VersionNotFound:  # this host itself does not have all of it yet
+        return Outcome(behind=list(chain))
     except ReplicationError as error:
         peers.forget(chain[0])
         return Outcome(failed={chain[0]: str(error)})
@@ -117,42 +118,40 @@ def receive(
     holdings: Holdings,
     address: str,
     offer: Offer,
-    has: Callable[[str, str | None], bool],
     reader: flight.MetadataRecordBatchReader,
     writer: flight.MetadataRecordBatchWriter,
-) -> bool:
-    """The other side: store the files of an offer and pass them on; whether this host has all of them now.
+) -> int | None:
+    """The other side: store the files of an offer and pass them on; the bytes that came, None if not all files are here.
 
-    ``has`` tells whether this host has the version that an offer of an instance builds on. What was received with a wrong
-    checksum, or not whole, is not there.
+    What was received with a wrong checksum, or not whole, is not there.
     """
-    version = offer.version
-    newest = holdings.newest(offer.instance)
+    version, newest = offer.version, holdings.newest(offer.instance)
     if newest is not None and newest.number > version.number:
-        _say(writer, refused=f"version {version} of {offer.instance} was overtaken by {newest}: a newer run goes on")
-        return False
-    if not has(offer.instance, offer.base):
+        _log.warning("version %s of %s was overtaken by %s: a newer run goes on", version, offer.instance, newest)
         _say(writer, outcome=asdict(Outcome(behind=[address])))
-        return False
-    lacking = {
-        position for position, (name, _) in enumerate(offer.files) if not holdings.path(offer.instance, name).exists()
-    }
+        return None
+    missing = holdings.lacking(offer.instance, offer.files)
+    size = sum(each for _, each in missing)
+    if size > offer.most:
+        _say(writer, outcome=asdict(Outcome(behind=[address])))
+        return None
+    lacking = {position for position, file in enumerate(offer.files) if file in missing}
     if not offer.chain:
         _say(writer, lacking=sorted(lacking), credits=CREDITS)
         _store(holdings, offer, lacking, reader, writer, None)
         _say(writer, outcome=asdict(Outcome(held=[address])))
-        return True
+        return size
     following = offer.chain[0]
     try:
         link = _Link(peers, replace(offer, chain=offer.chain[1:]), following)
     except ReplicationError as error:
         peers.forget(following)
         _say(writer, outcome=asdict(Outcome(failed={following: str(error)})))
-        return False
+        return None
     with link:
         if link.refusing is not None:
             _say(writer, outcome=asdict(link.refusing))
-            return False
+            return None
         _say(writer, lacking=sorted(lacking), credits=CREDITS)
         try:
             _store(holdings, offer, lacking, reader, writer, link)
@@ -161,7 +160,7 @@ def receive(
             peers.forget(following)
             outcome = Outcome(failed={following: str(error)})
         _say(writer, outcome=asdict(replace(outcome, held=[address, *outcome.held])))
-    return True
+    return size
 
 
 def _store(
@@ -244,7 +243,7 @@ class _Link:
         self._credits, self.lacking = 0, set[int]()
         self.refusing: Outcome | None = None
         self._outcome: Outcome | None = None
-        patience = _PATIENCE + offer.bytes * (1 + len(offer.chain)) / _SLOWEST
+        patience = (_PATIENCE + offer.most / _SLOWEST) * (1 + len(offer.chain))
         described = flight.FlightDescriptor.for_command(json.dumps(asdict(offer)).encode())
         with self._peer.failing():
             self._writer, self._reader = self._peer.client.do_exchange(described, self._peer.options(patience))

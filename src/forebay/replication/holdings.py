@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from forebay.errors import CorruptState, ReplicationError, VersionNotFound
-from forebay.store import archive as archives
 from forebay.store import filenames
 from forebay.store import manifest as manifests
-from forebay.store.archive import MountedArchive
 from forebay.store.disk import LOCAL
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
@@ -113,17 +113,58 @@ class Holdings:
         finally:
             LOCAL.unlink(temporary)
 
-    def settle(self, instance: str, version: Version, retained: int) -> tuple[Manifest, bool]:
-        """Remove what no kept version names, after a version has come; that version, and whether all its files are here."""
+    def lacking(self, instance: str, files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Those of some files, names and sizes in bytes, that are not here, or not whole."""
+        return [(name, size) for name, size in files if self._size(instance, name) != size]
+
+    def has(self, instance: str, version: Version) -> bool:
+        """Whether a version is here with all its files."""
+        try:
+            made = manifests.read(self.directory(instance), version)
+        except (VersionNotFound, CorruptState):
+            return False
+        return not self.lacking(instance, ((name, segment.size) for name, segment in made.segments.items()))
+
+    def settle(self, instance: str, version: Version) -> Manifest:
+        """Remove what neither a version that has come nor those that it keeps beside it name; that version.
+
+        Nothing is removed while one of those is not here: what it names is not known then.
+        """
         directory = self.directory(instance)
         newest = manifests.read(directory, version)
         kept = {version: newest}
-        for earlier in newest.history[: retained - 1]:
+        for earlier in newest.history:
             with contextlib.suppress(VersionNotFound, CorruptState):
                 kept[earlier] = manifests.read(directory, earlier)
-        named = {filenames.manifest(each) for each in kept}.union(*(found.segments for found in kept.values()))
-        archives.collect(MountedArchive(directory), min(each.number for each in kept), named)
-        return newest, newest.segments.keys() <= self.names(instance)
+        if len(kept) == 1 + len(newest.history):
+            oldest = min(each.number for each in kept)
+            named = {filenames.manifest(each) for each in kept}.union(*(found.segments for found in kept.values()))
+            for name in self.names(instance) - named:
+                number = filenames.number_of(name)
+                if number is not None and number <= oldest and not name.startswith("."):  # those are on their way
+                    LOCAL.unlink(directory / name)
+        return newest
+
+    def sweep(self, seconds: float) -> None:
+        """Remove the directories of instances that no agent has held for so long, and what came only in part."""
+        for instance in self.instances():
+            directory = self.directory(instance)
+            for temporary in directory.glob(".*.tmp"):
+                LOCAL.unlink(temporary)
+            if time.time() - directory.stat().st_mtime > seconds:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def touch(self, instances: Iterable[str]) -> None:
+        """Say that instances are held, whether anything is written or not."""
+        for instance in instances:
+            with contextlib.suppress(OSError):
+                os.utime(self.directory(instance))
+
+    def _size(self, instance: str, name: str) -> int:
+        try:
+            return self.path(instance, name).stat().st_size
+        except FileNotFoundError:
+            return -1
 
 
 class Incoming:

@@ -7,7 +7,6 @@ import fcntl
 import functools
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from forebay.errors import ReplicationError
 from forebay.replication.application import Application
+from forebay.replication.hostnames import own_address
 from forebay.replication.protocol import Peer
 from forebay.store.disk import LOCAL
 
@@ -50,18 +50,6 @@ def agent_of(disk: Path, application: Application) -> Peer:
     return agent
 
 
-def own_address(manager: str) -> str:
-    """The address of this host, as the others reach it: Spark's own, or else the one from which the manager is reached."""
-    configured = os.environ.get("SPARK_LOCAL_IP")
-    if configured:
-        return configured
-    host, _, port = manager.rpartition(":")
-    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host.strip("[]"), int(port)))
-        return str(probe.getsockname()[0])
-
-
 def _running(found: Path, application: Application) -> Peer | None:
     said = _said(found)
     if said is None or "address" not in said:
@@ -75,12 +63,18 @@ def _running(found: Path, application: Application) -> Peer | None:
 
 
 def _started(found: Path, disk: Path, application: Application) -> Peer:
+    alive = found.with_suffix(".alive")
+    if _is_locked(alive):
+        raise ReplicationError(
+            f"the agent of this host is alive and does not answer; {found.with_suffix('.log')} may say why"
+        )
     found.unlink(missing_ok=True)
     log = found.with_suffix(".log")
     description = {
         "host": own_address(application.manager),
         "root": str(disk),
         "found": str(found),
+        "alive": str(alive),
         "log": str(log),
         "application": application.to_json(),
     }
@@ -116,6 +110,17 @@ def _said(found: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError):
         return None
     return said
+
+
+def _is_locked(path: Path) -> bool:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextlib.contextmanager

@@ -115,16 +115,24 @@ class Manager(Service):
     Parameters
     ----------
     host : str
-        The driver's address.
+        The address of the driver to listen on.
     secret : str
         The secret of the application.
     replicas : int
         How many hosts a replica group has.
+    uploading : bool
+        Whether versions go to the checkpoint, too.
+    advertised : str, optional
+        The address by which hosts reach the driver, if it is another one.
     """
 
-    def __init__(self, host: str, secret: str, replicas: int) -> None:
+    def __init__(
+        self, host: str, secret: str, replicas: int, *, uploading: bool = True, advertised: str | None = None
+    ) -> None:
         super().__init__(host, 0, secret)
-        self.replicas = replicas
+        if advertised is not None:
+            self.address = f"{advertised}:{self.port}"
+        self.replicas, self._uploading = replicas, uploading
         self._lock = threading.RLock()
         self._hosts: dict[str, Host] = {}
         self._queries: dict[str, _Query] = {}
@@ -134,7 +142,7 @@ class Manager(Service):
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
         self._began = float("inf")
-        self._ending = False
+        self._ending = self._lost_some = False
         self._warned = False
         self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
 
@@ -188,9 +196,9 @@ class Manager(Service):
             return self._keeps_up(instances, address)
 
     def end(self, seconds: float) -> bool:
-        """Have all agents upload what waits and end; whether they have done so in time."""
+        """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
         with self._lock:
-            self._ending = True
+            self._ending, self._lost_some = True, False
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with self._lock:
@@ -198,7 +206,7 @@ class Manager(Service):
                 if not self._hosts:
                     break
             time.sleep(0.05)
-        done = not self._hosts
+        done = not self._hosts and not self._lost_some
         self.shutdown()
         return done
 
@@ -238,6 +246,8 @@ class Manager(Service):
             if address not in self._hosts:
                 _log.info("the host %s keeps replicas now", host)
                 self._planned = 0.0
+                for other in [each for each, there in self._hosts.items() if there.name == host]:
+                    del self._hosts[other]  # a host counts once, whatever has become of its agent before
             self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
             for failed, reason in failures.items():
                 if failed in self._hosts and failed not in self._shunned:
@@ -245,12 +255,11 @@ class Manager(Service):
                 self._shunned[failed] = now + SHUNNED_SECONDS
                 self._planned = 0.0
             self._plan()
-            groups_, wanted, dropped = self._duties(address)
-            return {"groups": groups_, "wanted": wanted, "dropped": dropped, "ending": self._ending}
+            return {**self._duties(address), "queries": list(self._queries), "ending": self._ending}
 
     def _group(self, instance: str, address: str, host: str) -> dict[str, Any]:
         with self._lock:
-            if address not in self._hosts:
+            if address not in self._hosts and all(there.name != host for there in self._hosts.values()):
                 self._hosts[address] = Host(host, address, time.monotonic())
             unit = self._unit(instance)
             sizes = dict.fromkeys([*self._groups, unit], 0)
@@ -270,8 +279,9 @@ class Manager(Service):
                 "archive": list(query.archive) if query and query.archive else None,
             }
 
-    def _left(self, address: str) -> None:
+    def _left(self, address: str, uploading: int) -> None:
         with self._lock:
+            self._lost_some = self._lost_some or uploading > 0
             self._hosts.pop(address, None)
 
     # How groups are made.
@@ -289,10 +299,13 @@ class Manager(Service):
             self._warned = True
             _log.warning(
                 "spark.forebay.replicas is %d, and there are %d hosts with tasks of this application: %d are needed. Until "
-                "there are more, versions go to the checkpoint before Spark learns of them.",
+                "there are more, %s.",
                 self.replicas,
                 len(self._hosts),
                 self.replicas + 1,
+                "versions go to the checkpoint before Spark learns of them"
+                if self._uploading
+                else "state is lost with those hosts, since spark.forebay.uploadBehind is false",
             )
         units = self._units()
         sizes = {unit: self._size(instances) for unit, instances in units.items()}
@@ -315,24 +328,28 @@ class Manager(Service):
         others = [address for address in self._hosts if instances and self._keeps_up(instances, address)]
         return list(dict.fromkeys([*self._targets.get(unit, ()), *others]))
 
-    def _duties(self, address: str) -> tuple[dict[str, list[str]], list[str], list[str]]:
-        """For an agent: the groups of the instances of its host, what it should get, and what it need not keep."""
+    def _duties(self, address: str) -> dict[str, Any]:
+        """For an agent: the groups of the instances of its host, what it should get, upload, and need not keep."""
         sending: dict[str, list[str]] = {}
+        uploading: dict[str, list[str]] = {}
         wanted: list[str] = []
         dropped: list[str] = []
         for unit, instances in self._units().items():
             origin, group = self._origin(instances), self._groups.get(unit, [])
+            archive = self._queries[unit[0]].archive
             served = len(group) >= self.replicas and all(self._keeps_up(instances, each) for each in (origin, *group))
             for name, held in instances.items():
                 mine = held.get(address)
                 if address == origin:
                     sending[name] = [member for member in group if member != address]
+                if mine is not None and mine.complete and archive is not None and address == self._newest(held):
+                    uploading[name] = list(archive)
                 if address == origin or address in group:
                     if mine is None or not mine.complete or self._is_stuck(mine, held):
                         wanted.append(name)
                 elif mine is not None and served and self._behind(mine, held) >= _KEPT_VERSIONS:
                     dropped.append(name)
-        return sending, wanted, dropped
+        return {"groups": sending, "uploading": uploading, "wanted": wanted, "dropped": dropped}
 
     def _behind(self, mine: Replica | None, held: dict[str, Replica]) -> int:
         newest = held[self._newest(held)]
@@ -349,6 +366,7 @@ class Manager(Service):
     def _forget_lost(self) -> None:
         now = time.monotonic()
         for address in [address for address, host in self._hosts.items() if now - host.seen > LOST_SECONDS]:
+            self._lost_some = True
             _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
             del self._hosts[address]
             self._planned = 0.0
@@ -360,10 +378,12 @@ class Manager(Service):
         return query, known.partition_of(vnode) if known else vnode
 
     def _units(self) -> dict[Unit, dict[str, dict[str, Replica]]]:
-        """The instances of each partition, with what each host holds of them."""
+        """The instances of each partition of the queries that are known, with what each host holds of them."""
         found: dict[Unit, dict[str, dict[str, Replica]]] = {}
         for address, host in self._hosts.items():
             for name, replica in host.held.items():
+                if name.partition("/")[0] not in self._queries:
+                    continue
                 found.setdefault(self._unit(name), {}).setdefault(name, {})[address] = replica
         return found
 

@@ -1,57 +1,76 @@
-"""Uploads to the checkpoint, behind replication: of each instance the newest version, what is not there yet."""
+"""Uploads to the checkpoint, behind replication: of each instance the versions that are held, what is not there yet."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from forebay.errors import CorruptState, ForebayError, StateDirectoryError, VersionNotFound
+from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.replication.holdings import Holdings
+from forebay.store import filenames
 from forebay.store.archive import Archive, archive_at
 from forebay.store.filenames import Version
 
 PAUSE_SECONDS = 1.0
-"""After an upload that failed the next one waits so long."""
+"""After an upload that failed the next one of that instance waits so long."""
+
+ATTEMPTS = 3
+"""Who waits for a version is told that it cannot be uploaded when that has failed so many times in a row."""
+
+WAIT_SECONDS = 500.0
 
 Place = tuple[str, str]
-"""Where an instance's archive is: a location, and the part of it."""
+"""Where a query's archive is: a location, and the part of it that has the state."""
 
 _log = logging.getLogger("forebay.agent")
 
 
 def archive_of(place: Sequence[str], instance: str) -> Archive:
-    """Where an instance is in a checkpoint: the place is a location, and the part of it that has the query's state."""
+    """Where an instance is in a checkpoint."""
     location, part = place
     return archive_at(location).within(f"{part}/{instance.partition('/')[2]}")
 
 
 @dataclass
 class _Wish:
-    """The version of an instance that is to be uploaded, the number of the one that is, and what is known to be there."""
+    """The version of an instance that is to be uploaded, and what is known of the checkpoint."""
 
     version: Version
     place: Place
-    done: int = -1
+    done: set[Version] = field(default_factory=set)
     there: set[str] | None = None
-    error: str | None = field(default=None)
+    waiting: int = 0
+    failed: int = 0
+    error: str = ""
+    not_before: float = 0.0
+
+    @property
+    def due(self) -> bool:
+        return self.version not in self.done
 
 
 class Uploads:
-    """Uploads by a thread of their own. A version that is overtaken by a newer one before its turn is left out.
+    """Uploads by a thread of their own.
+
+    Spark may go back to the version before the newest, so whatever versions are held go along. A version that is gone before
+    its turn is left out.
 
     Parameters
     ----------
     holdings : Holdings
         Where the files are.
+    complete : callable
+        Gets files of an instance that are not here from other hosts, as far as it can.
     """
 
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
+    def __init__(self, holdings: Holdings, complete: Callable[[str, list[str]], None]) -> None:
+        self._holdings, self._complete = holdings, complete
         self._wishes: dict[str, _Wish] = {}
         self._changed = threading.Condition()
-        self._draining = False
+        self._draining = self._ended = False
         self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
         self._thread.start()
 
@@ -61,80 +80,106 @@ class Uploads:
             wish = self._wishes.get(instance)
             if wish is None or wish.place != place:
                 self._wishes[instance] = _Wish(version, place)
-            elif version.number >= wish.version.number:
-                if version.number <= wish.done:  # another attempt at the same commit
-                    wish.done = version.number - 1
+            else:
                 wish.version = version
             self._changed.notify_all()
 
     def wait(self, instance: str, version: Version) -> None:
-        """Return when a version that was wished for, or one after it, is safe; `StateDirectoryError` when it cannot be."""
+        """Return when a version that was wished for is safe, or one that was made after it.
+
+        Raises
+        ------
+        StateDirectoryError
+            If it cannot be uploaded.
+        ReplicationError
+            If this agent is ending.
+        """
         with self._changed:
             wish = self._wishes[instance]
-            wish.error = None
-            self._changed.wait_for(lambda: wish.done >= version.number or wish.error is not None)
-            if wish.done < version.number:
-                raise StateDirectoryError(wish.error)
-
-    def lag(self, instance: str) -> int:
-        """By how many versions the checkpoint is behind."""
-        wish = self._wishes.get(instance)
-        return max(0, wish.version.number - max(wish.done, 0)) if wish else 0
+            wish.waiting, wish.failed = wish.waiting + 1, 0
+            try:
+                self._changed.wait_for(lambda: self._settled(wish, version), WAIT_SECONDS)
+                if not self._safe(wish, version):
+                    if self._ended:
+                        raise ReplicationError("the agent of this host is ending")
+                    raise StateDirectoryError(wish.error or f"version {version} of {instance} was not uploaded in time")
+            finally:
+                wish.waiting -= 1
 
     @property
     def pending(self) -> int:
         """How many instances have a version that is not uploaded."""
         with self._changed:
-            return sum(wish.done < wish.version.number for wish in self._wishes.values())
+            return sum(wish.due for wish in self._wishes.values())
 
     def drain(self, seconds: float = 600.0) -> None:
-        """Upload all that waits, or give up after some time."""
+        """Upload all that waits, or give up after some time. Nothing is uploaded after that."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
         self._thread.join(seconds)
-        if self._thread.is_alive():
-            _log.error("%d store instances could not be uploaded in %.0f s", self.pending, seconds)
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        if self.pending:
+            _log.error("%d store instances are not uploaded", self.pending)
+
+    @staticmethod
+    def _safe(wish: _Wish, version: Version) -> bool:
+        return version in wish.done or (wish.version.number > version.number and not wish.due)
+
+    def _settled(self, wish: _Wish, version: Version) -> bool:
+        return self._ended or wish.failed >= ATTEMPTS or self._safe(wish, version)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                due = self._due()
-                while not due:
-                    if self._draining:
-                        return
-                    self._changed.wait()
-                    due = self._due()
-            for instance in due:
-                self._upload(instance)
+                due = [instance for instance, wish in self._wishes.items() if wish.due]
+                if not due and self._draining:
+                    return
+                now = time.monotonic()
+                ready = [instance for instance in due if self._wishes[instance].not_before <= now]
+                if not ready:
+                    self._changed.wait(PAUSE_SECONDS / 4 if due else None)
+                    continue
+                instance = max(ready, key=lambda each: self._wishes[each].waiting)
+                wish = self._wishes[instance]
+                version = wish.version
+            error = None
+            try:
+                done = self._upload(instance, wish, version)
+            except Exception as failure:  # whatever it is: this thread is the only one
+                newest = self._holdings.newest(instance)
+                gone = isinstance(failure, (VersionNotFound, CorruptState, FileNotFoundError))
+                if gone and newest is not None and newest.number > version.number:
+                    done = {version}  # who has made the newer one uploads it
+                else:
+                    error = f"version {version} of {instance} cannot be uploaded: {failure}"
+            with self._changed:
+                if error is None:
+                    wish.done, wish.failed = done, 0
+                else:
+                    _log.warning("%s", error)
+                    wish.failed, wish.error = wish.failed + 1, error
+                    wish.not_before = time.monotonic() + PAUSE_SECONDS
+                self._changed.notify_all()
 
-    def _due(self) -> list[str]:
-        return [instance for instance, wish in self._wishes.items() if wish.done < wish.version.number]
-
-    def _upload(self, instance: str) -> None:
-        with self._changed:
-            wish = self._wishes[instance]
-            version, place = wish.version, wish.place
-        error = None
-        try:
-            archive = archive_of(place, instance)
-            names = self._holdings.files_of(instance, version)
-            if wish.there is None:
-                wish.there = set(archive.names())
+    def _upload(self, instance: str, wish: _Wish, version: Version) -> set[Version]:
+        """Upload a version, and those beside it that are held whole."""
+        archive = archive_of(wish.place, instance)
+        wanted = self._holdings.files_of(instance, version)
+        if not self._holdings.has(instance, version):
+            self._complete(instance, wanted)
+        versions = [each for each in map(filenames.version_of, self._holdings.names(instance)) if each is not None]
+        whole = [each for each in sorted(versions, key=lambda each: each.number) if self._holdings.has(instance, each)]
+        if version not in whole:
+            raise StateDirectoryError("this host does not have all of its files yet")
+        if wish.there is None:
+            wish.there = set(archive.names())
+        for each in whole:
+            names = self._holdings.files_of(instance, each)
             missing = [name for name in names if name not in wish.there]
-            directory = self._holdings.directory(instance)
-            archive.upload(directory, missing)
-            wish.there = set(names)
-        except (ForebayError, OSError) as failure:
-            if isinstance(failure, (VersionNotFound, CorruptState, FileNotFoundError)) and wish.version != version:
-                return  # it was collected: the newer one is next
-            error = f"version {version} of {instance} cannot be uploaded: {failure}"
-            _log.warning("%s", error)
-        with self._changed:
-            if error is None:
-                wish.done = max(wish.done, version.number) if wish.version.number >= version.number else wish.done
-            else:
-                wish.error = error
-            self._changed.notify_all()
-            if error is not None:
-                self._changed.wait(PAUSE_SECONDS)
+            if missing:
+                archive.upload(self._holdings.directory(instance), missing)
+            wish.there.update(names)
+        return set(whole)

@@ -9,17 +9,16 @@ it was.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import ForebayError, HandoverError, InvalidArgument
+from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import spread
 from forebay.spark.driver import query as queries
 from forebay.spark.driver import replicas
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 KEPT_HANDOVERS = 100
 """So many handovers of a query are remembered."""
+
+AGENT_SECONDS = 60.0
+"""The agent of a target's host has to be there after so long."""
 
 _PACE = 0.05
 _IDLE_SECONDS = 2.0
@@ -222,7 +224,7 @@ class Handover:
         """The executors whose hosts have the state of each partition."""
         hosts: dict[str, list[str]] = {}
         for each in executors:
-            hosts.setdefault(_address_of(each.host), []).append(each.id)
+            hosts.setdefault(address_of(each.host), []).append(each.id)
         return {
             each.number: [
                 executor
@@ -301,7 +303,7 @@ class Handover:
         if not moving:
             return Handed(reason)
         steered = False
-        guests = [(partition, _address_of(executors[target].host)) for partition, target in moving.items()]
+        guests = [(partition, address_of(executors[target].host)) for partition, target in moving.items()]
         try:
             began = time.monotonic()
             self.steering.warm(set(moving.values()), self._place)
@@ -314,12 +316,12 @@ class Handover:
             steered = True
             self._settle(moving, deadline)
             seconds["microBatch"] = time.monotonic() - began
-        except ForebayError as error:
+        except Exception as error:
             if steered:
                 self._steer_back({partition: before[partition] for partition in moving})
-            handed = Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds, str(error))
-            self.record(handed)
-            raise error if isinstance(error, HandoverError) else HandoverError(str(error)) from error
+            why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
+            self.record(Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds, why))
+            raise error if isinstance(error, HandoverError) else HandoverError(why) from error
         finally:
             self._dismiss(guests)
         handed = Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds)
@@ -335,7 +337,8 @@ class Handover:
         if self._manager is None:
             return
         for host in {host for _, host in guests}:
-            self._wait(lambda host=host: host in self._manager.hosts(), deadline, f"the agent of {host} did not start")
+            soon = min(deadline, time.monotonic() + AGENT_SECONDS)
+            self._wait(lambda host=host: host in self._manager.hosts(), soon, f"the agent of {host} did not start")
         for partition, host in guests:
             self._manager.invite(self._held, partition, host)
         for partition, host in guests:
@@ -386,12 +389,3 @@ class Handover:
 
 _managers: dict[str, Handover] = {}
 _lock = threading.Lock()
-
-
-@lru_cache(maxsize=256)
-def _address_of(host: str) -> str:
-    """The address of a host, as its agent names itself."""
-    try:
-        return socket.gethostbyname(host)
-    except OSError:
-        return host

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from py4j.protocol import Py4JError
+from pyspark import SparkContext
 
 from forebay.errors import ForebayError
 from forebay.spark.driver import metrics
@@ -73,10 +73,12 @@ class Policies:
                     if self._acting:
                         self._look()
                     self._publish()
-            except Py4JError:
-                break  # Spark has gone
             except (ForebayError, OSError) as error:
                 _log.warning("%s", error)
+            except Exception:
+                if SparkContext._active_spark_context is None:
+                    break
+                _log.exception("forebay could not look after the executors of the query")
             pause.wait(SECONDS)
         self._handover.close()
 
@@ -89,10 +91,11 @@ class Policies:
     def _look(self) -> None:
         executors = self._handover.usable()
         present = {each.id for each in executors}
-        joined, self._known = present - self._known, present
-        if joined and not joined.issuperset(present):
-            self._handover.hand("scale out", self._handover.balanced())
         self._name_standbys(executors)
+        joined = present - self._known
+        if joined and self._known & present:
+            self._handover.hand("scale out", self._handover.balanced())
+        self._known = present
         self._level(executors)
 
     def _name_standbys(self, executors: list[Executor]) -> None:

@@ -30,7 +30,7 @@ _WATCHED_SECONDS = 0.5
 _log = logging.getLogger("forebay")
 
 _running: dict[str, tuple[Application, Manager]] = {}
-_lock = threading.Lock()
+_starting, _ending = threading.Lock(), threading.Lock()
 
 
 def place_of(session: SparkSession, conf: Conf) -> Place:
@@ -65,24 +65,10 @@ def register(place: Place, checkpoint: str, query: str, partitions: int) -> None
 def _application(session: SparkSession, conf: Conf) -> Application:
     context = session.sparkContext
     name = str(context.applicationId)
-    if name not in _running:
-        from forebay.replication.manager import Manager  # what it imports is for those who want replicas
-
-        secret = secrets.token_hex(16)
-        made = Manager(str(context.getConf().get("spark.driver.host")), secret, conf.replicas)
-        application = Application(
-            name=name,
-            manager=made.address,
-            secret=secret,
-            replicas=conf.replicas,
-            uploading=conf.upload_behind,
-            port=conf.agent_port,
-            retained=conf.retain_batches,
-        )
-        _running[name] = application, made
-        threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
-        atexit.register(_end, name)
-    application, _ = _running[name]
+    with _starting:
+        if name not in _running:
+            _running[name] = _started(context, conf)
+        application, _ = _running[name]
     wanted = (conf.replicas, conf.upload_behind, conf.agent_port)
     if wanted != (application.replicas, application.uploading, application.port):
         raise UnsupportedConfiguration(
@@ -93,16 +79,28 @@ def _application(session: SparkSession, conf: Conf) -> Application:
     return application
 
 
+def _started(context: SparkContext, conf: Conf) -> tuple[Application, Manager]:
+    from forebay.replication.manager import Manager  # what it imports is for those who want replicas
+
+    secret, name, confs = secrets.token_hex(16), str(context.applicationId), context.getConf()
+    host = str(confs.get("spark.driver.host"))
+    listening = str(confs.get("spark.driver.bindAddress", host))
+    made = Manager(listening, secret, conf.replicas, uploading=conf.upload_behind, advertised=host)
+    threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
+    atexit.register(_end, name)
+    return Application(name, made.address, secret, conf.replicas, conf.upload_behind, conf.agent_port), made
+
+
 def _watch(context: SparkContext, name: str) -> None:
     """End when Spark has."""
     stopped = threading.Event()
-    while name in _running and context._jsc is not None:
-        stopped.wait(_WATCHED_SECONDS)
+    while stopped.wait(_WATCHED_SECONDS) or (name in _running and context._jsc is not None):
+        pass
     _end(name)
 
 
 def _end(name: str) -> None:
-    with _lock:
+    with _ending:
         found = _running.pop(name, None)
         if found is not None and not found[1].end(ENDING_SECONDS):
             _log.warning(
