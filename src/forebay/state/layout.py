@@ -30,6 +30,9 @@ NAMESAKE = "#"
 KIND, IDENTITY = "kind", "identity"
 """What a layout has for the kind of its operator, and for how keys are told apart."""
 
+VNODES = "virtualNodes"
+"""What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
+
 _ADDED = (KIND, IDENTITY)
 """Layouts that state was begun with before there were these do not have them."""
 

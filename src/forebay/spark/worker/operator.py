@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from forebay.state.places import Place
 
+STATE = "version"
+"""The name under which Spark's state has the token of a virtual node."""
+
 EVENT_TIME = "event_time"
 """A column of NULLs beside the blobs. With it, Spark hands the watermark on to operators that read this one's results."""
 
@@ -73,7 +76,7 @@ class WindowOperator(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = handle.getValueState("version", "token string, fired_until long, timer long")
+        self._state = handle.getValueState(STATE, "token string, fired_until long, timer long")
         if self._idle:  # what the plan says, too; but to load it here is to load polars for a call that may do nothing
             self._moved = handle.getValueState("moved", "watermark long, wall long, seen long")
 
