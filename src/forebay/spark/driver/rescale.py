@@ -120,9 +120,9 @@ def _require_stopped(session: SparkSession, location: str, logs: Logs, query: st
         logs.require_no_rescale(location)
     if logs.begun > logs.committed and logs.rescaling is None:
         raise UnsupportedConfiguration(
-            f"the query with the checkpoint at {location} has begun micro-batch {logs.begun} and not ended it: it is "
-            "running somewhere, or it was stopped or has failed in that micro-batch. If it is running, stop it. Otherwise start it "
-            "with trigger(availableNow=True) and wait until it ends. Then rescale it."
+            f"the query with the checkpoint at {location} has begun micro-batch {logs.begun} and not ended it: it runs "
+            "somewhere, or it was stopped or has failed in that micro-batch. Stop it if it runs. Otherwise start it with "
+            "trigger(availableNow=True) and wait until it ends. Then rescale it."
         )
 
 

@@ -41,12 +41,11 @@ def pack(
     *,
     updating: bool = False,
     hashed: bool = False,
-) -> Iterator[tuple[int, bytes | None]]:
+) -> Iterator[tuple[int, bytes]]:
     """Blobs of a task's rows for virtual nodes, each with the id of its own. Rows without a time belong to no window.
 
-    Every virtual node also gets a None, so that the operator runs for all of them in every micro-batch. At most a chunk of
-    rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys come beside the rows,
-    for state that was begun when keys were identified by those.
+    At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
+    come beside the rows, for state that was begun when keys were identified by those.
     """
     writers = [BlobWriter() for _ in vnodes]
     combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
@@ -73,7 +72,6 @@ def pack(
                 yield int(vnodes[position]), blob
         combine = combine and packed.num_rows <= COMBINER_PAYS * chunk.num_rows
     for vnode, writer in zip(vnodes, writers, strict=True):
-        yield int(vnode), None
         for blob in writer.finish():
             yield int(vnode), blob
 
