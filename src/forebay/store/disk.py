@@ -194,8 +194,9 @@ class Together(Disk):
         self._disk.rename(path, target)
 
     def unlink(self, path: Path) -> None:
-        self._files.pop(path, None)
-        self._disk.unlink(path)
+        if path not in self._names:  # what was published is no left-over, though it does not have its name yet
+            self._files.pop(path, None)
+            self._disk.unlink(path)
 
     def _sync_file(self, path: Path) -> None:
         with reported("make durable", path):

@@ -91,6 +91,17 @@ def rescale(checkpointLocation: str, partitions: int) -> None:
         ) from error
 
 
+def session(state_directory: str | None) -> SparkSession:
+    """A session for `rescale` alone, local unless Spark's own configuration says otherwise."""
+    builder = SparkSession.builder.appName("forebay state rescale")
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    if state_directory is not None:
+        settings["spark.forebay.stateDirectory"] = state_directory
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def _opened(session: SparkSession, location: str) -> tuple[str, Logs, str]:
     """A checkpoint: its location as Spark writes it, its logs, and the id of its query."""
     spark: Any = session._jvm.org.apache.spark.sql.execution.streaming  # type: ignore[union-attr]

@@ -75,6 +75,7 @@ class WindowOperator(StatefulProcessor):
         self._layout = layout
         self._place = place
         self._running: _Task | None = None
+        self._last: tuple[tuple[int, str, int], dict[str, float]] | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -92,8 +93,12 @@ class WindowOperator(StatefulProcessor):
 
     def close(self) -> None:
         """Make durable what the task has committed, before Spark commits the tokens of it."""
-        if self._running is not None:
-            self._running.close()
+        if self._running is None or self._last is None:
+            return
+        begun = perf_counter()
+        self._running.settle()
+        where, done = self._last
+        self._report(*where, {**done, "commitTimeMs": done["commitTimeMs"] + 1000 * (perf_counter() - begun)})
 
     def _report(self, batch: int, operator: str, vnode: int, metrics: dict[str, float]) -> None:
         self._reporter.add({(str(startup.local_property("sql.streaming.queryId")), batch, operator, vnode): metrics})
@@ -162,7 +167,9 @@ class WindowOperator(StatefulProcessor):
             version = instance.commit(running.batch)
             times.append(perf_counter())
             done = measured(instance.counters, counters, instance.metrics, metrics, times)
-            self._report(running.batch, location.layout, vnode, done)
+            where = running.batch, location.layout, vnode
+            self._report(*where, done)
+            self._last = where, done
             return str(location.at(version, instance.due)) if version else None
         finally:
             instance.close()
@@ -208,7 +215,7 @@ class _Task:
     def new(self, vnode: int) -> Location:
         return Location.new(self.root, vnode, self.layout, self.directories)
 
-    def close(self) -> None:
+    def settle(self) -> None:
         if isinstance(self.disk, Together):
             self.disk.settle()
 
