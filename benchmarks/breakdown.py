@@ -83,7 +83,7 @@ def steps(spark: SparkSession, stream: DataFrame, workload: Workload, share: flo
 
     def packed() -> DataFrame:
         conf = Conf.of(spark)
-        return projected.mapInArrow(packer(plan, conf.place, conf.instances_per_partition, None), PACKED)
+        return projected.mapInArrow(packer(plan, conf.place, bound.layout, streaming=False), PACKED)
 
     def operated(operator: StatefulProcessor, schema: str) -> DataFrame:
         return packed().groupBy(VNODE).transformWithStateInPandas(operator, schema, "append", "none")

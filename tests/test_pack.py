@@ -31,7 +31,7 @@ def test_rows_that_are_far_apart(length, last, partitions, instances):
     plan = WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), (TOTAL,)), Pattern.AAR, packed)
     vnodes = vnode_ids(partitions, instances)
     found = {}
-    for vnode, blob in pack(iter([chunk]), plan, partitions, instances):
+    for vnode, blob in pack(iter([chunk]), plan, vnodes):
         for batch in blobs.read(blob)[0] if blob else ():
             slices = batch[SLICE].to_numpy()
             assert (np.diff(slices) >= 0).all()
@@ -50,7 +50,7 @@ def test_hashes_of_spark_come_along_only_for_state_that_has_them(hashed):
     )
     packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
     plan = WindowPlan(AlignedWindows(10, 5), packed, ("k0",), Aggregation(("k0",), (TOTAL,)), Pattern.RMW, packed)
-    packs = [blob for _, blob in pack(iter([chunk]), plan, 1, 1, updating=True, hashed=hashed) if blob]
+    packs = [blob for _, blob in pack(iter([chunk]), plan, vnode_ids(1, 1), updating=True, hashed=hashed) if blob]
     batches, partial = blobs.read(packs[0])
     (batch,) = batches
     assert (partial, batch.num_rows) == (True, 10)

@@ -39,15 +39,16 @@ def run(workload: Workload, data: Path, output: Path | None, arguments: Namespac
     spark = spark_session()
     stream = bids(spark, data)
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf())
-    plan, instances = startup.dumps(bound.plan), Conf().instances_per_partition
+    plan, layout = startup.dumps(bound.plan), bound.layout
 
     def pack(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         loaded = startup.loads(plan)
         from forebay.spark.worker.pack import pack
+        from forebay.spark.worker.vnodes import vnodes_of
 
-        for vnode, blob in pack(batches, loaded, task.state_partitions(), instances):
+        for vnode, blob in pack(batches, loaded, vnodes_of(layout, task.state_partitions())):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], ["vnode", "payload"])
 
     packed = stream.select(*bound.projection).mapInArrow(pack, "vnode int, payload binary").groupBy("vnode")

@@ -43,6 +43,7 @@ from forebay.spark.driver.interval_join import intervalJoin
 from forebay.spark.driver.late import late
 from forebay.spark.driver.metrics import MetricsListener, recentMetrics
 from forebay.spark.driver.progress import Progress, progress
+from forebay.spark.driver.rescale import rescale
 from forebay.spark.driver.state_source import registerStateSource
 from forebay.spark.driver.window_join import join
 from forebay.spark.driver.windows import (
@@ -100,6 +101,7 @@ __all__ = [
     "progress",
     "recentMetrics",
     "registerStateSource",
+    "rescale",
     "rolling",
     "session_window",
     "stddev",

@@ -16,7 +16,7 @@ from test_recovery import run
 
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark.driver import listener, plans
+from forebay.spark.driver import checkpoint, listener, plans
 from forebay.state.layout import Location, as_stored, layout_id
 from forebay.state.places import Root
 
@@ -75,15 +75,15 @@ def test_results_without_a_watermark_may_be_given_one(spark, stream):
     [("s3a://b/ck", True), ("s3://c/ck", False), ("s3://b/other", False), ("/b/ck", False)],
 )
 def test_schemes_and_hosts_have_several_names(other, same):
-    assert listener._same("s3://b/ck", other) is same
-    assert listener._same("hdfs://one:8020/ck", "hdfs://nameservice/ck")
+    assert checkpoint._same("s3://b/ck", other) is same
+    assert checkpoint._same("hdfs://one:8020/ck", "hdfs://nameservice/ck")
 
 
 def test_a_link_to_a_checkpoint_is_no_copy(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").symlink_to(tmp_path / "here")
-    assert listener._same(f"file:{tmp_path}/here", f"{tmp_path}/there")
-    assert not listener._same(f"file:{tmp_path}/here", f"{tmp_path}/nowhere")
+    assert checkpoint._same(f"file:{tmp_path}/here", f"{tmp_path}/there")
+    assert not checkpoint._same(f"file:{tmp_path}/here", f"{tmp_path}/nowhere")
 
 
 def layout(*aggregates, **more):
@@ -156,7 +156,7 @@ def test_whatever_goes_wrong_stops_the_query_with_a_sentence(stream, tmp_path, l
     def broken(execution):
         raise ValueError("no such thing")
 
-    monkeypatch.setattr(listener, "_committed", broken)
+    monkeypatch.setattr(listener.queries, "root_of", broken)
     with pytest.raises(StreamingQueryException, match="forebay could not prepare the query: ValueError: no such thing"):
         run(hourly(stream.streaming("1 second")), tmp_path / "ck")
     assert len(logged) == 1
@@ -168,7 +168,7 @@ def test_a_checkpoint_is_moved_as_the_docs_say(stream, tmp_path, logged):
     shutil.copytree(old, new)
     message = re.escape(f"the checkpoint at file:{new} was copied from file:{old}: Spark keeps absolute paths")
     with pytest.raises(UnsupportedConfiguration, match=message):
-        listener._require_at_home(f"file:{new}")
+        checkpoint.require_at_home(f"file:{new}")
     more = generate(stream.spark, tmp_path, keys=8, rows=50, files=2)
     for number, path in enumerate(sorted(Path(more.path).iterdir())):
         shutil.copy2(path, Path(stream.path) / f"{number + 2:03d}.parquet")

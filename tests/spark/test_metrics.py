@@ -42,7 +42,8 @@ def test_they_add_up_to_the_totals_in_the_state(query):
     assert sum(operator["windowsFired"] for operator in operators) == totals.windowsFired > 0
     assert sum(operator["rowsOut"] for operator in operators) == totals.rowsOut > 0
     assert sum(operator["rowsLate"] for operator in operators) == totals.rowsLate
-    assert all(operator["commitTimeMs"] > 0 for operator in operators)
+    assert all((operator["commitTimeMs"] > 0) >= (operator["rowsIn"] > 0) for operator in operators)
+    assert all(operator["stateBytes"] >= operator["stateLiveBytes"] for operator in operators)
     assert max(operator["memoryBytes"] for operator in operators) > 0
     assert set(operators[0]) == {"operator", *metrics.UNITS, *metrics.SIZES}
 

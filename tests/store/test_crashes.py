@@ -17,7 +17,7 @@ from forebay.errors import CorruptState, VersionNotFound
 from forebay.store import extent_log, unaligned
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive
-from forebay.store.disk import LOCAL
+from forebay.store.disk import LOCAL, Together
 from forebay.store.filenames import version_of
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
@@ -118,12 +118,15 @@ OPTIONS = Options(memory_bytes=1 << 20, read_batch_ratio=0.2)
 KINDS = {"AAR": Lists, "AUR": Sessions, "RMW": Sums, "RMW of sessions": Totals}
 
 
-def versions(kind, directory, archive, numbers, version=None, disk=LOCAL):
+def versions(kind, directory, archive, numbers, version=None, disk=LOCAL, together=False):
     """Batches one after another, each on a store that is opened anew, as after a restart."""
     for number in numbers:
-        store = kind.open(directory, version, archive, disk)
+        used = Together(disk) if together else disk
+        store = kind.open(directory, version, archive, used)
         version = kind.run(store, number)
         store.close()
+        if together:
+            used.settle()
     return version
 
 
@@ -136,20 +139,21 @@ def expected(name, number):
         return kind.content(kind.open(Path(directory) / "0", version, None))
 
 
-@pytest.mark.parametrize("archived", [False, True], ids=["in place", "archived"])
+@pytest.mark.parametrize("place", ["in place", "archived", "together"])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_crash_at_any_change(tmp_path, name, archived, every):
+def test_a_crash_at_any_change(tmp_path, name, place, every):
     kind, pick = KINDS[name](), random.Random(name)
+    archived, together = place == "archived", place == "together"
     for crash_at in itertools.count(pick.randrange(every), every):
         root = tmp_path / "disk"
         root.mkdir()
         disk = Disk(root)
         directory, archive = root / "node" / "0", MountedArchive(root / "safe" / "0", disk) if archived else None
-        base = versions(kind, directory, archive, range(BEFORE), disk=disk)
+        base = versions(kind, directory, archive, range(BEFORE), disk=disk, together=together)
         disk.changes, disk.crash_at = 0, crash_at
         try:
-            after = versions(kind, directory, archive, [BEFORE], base, disk)
+            after = versions(kind, directory, archive, [BEFORE], base, disk, together)
         except Crash:
             after = None
         crashed = after is None

@@ -18,7 +18,7 @@ from forebay.errors import InvalidArgument
 if TYPE_CHECKING:
     from forebay.state.inspection import InstanceState, OperatorState
 
-state = typer.Typer(no_args_is_help=True, help="What the state of a query holds. Nothing is ever written there.")
+state = typer.Typer(no_args_is_help=True, help="What the state of a query holds. Only `rescale` changes anything.")
 console = Console()
 
 Location = Annotated[str, typer.Argument(help="The checkpoint location of a query, or its state directory: a path or URL.")]
@@ -117,6 +117,25 @@ def verify(location: Location) -> None:
             console.print(f"{operator.id}: {versions} versions of {len(operator.instances)} virtual nodes")
     if damage:
         raise typer.Exit(1)
+
+
+@state.command("rescale")
+def rescale_(
+    checkpoint: Annotated[str, typer.Argument(help="The checkpoint location of a stopped query.")],
+    partitions: Annotated[int, typer.Argument(help="How many state partitions it gets; they divide its virtual nodes.")],
+    state_directory: Annotated[str | None, typer.Option(help="spark.forebay.stateDirectory, if the query has it.")] = None,
+) -> None:
+    """Give a stopped query another number of state partitions. Spark is started for that, with its own configuration."""
+    from forebay.spark.driver import rescale
+
+    with console.status("starting Spark"):
+        spark = rescale.session(state_directory)
+    try:
+        with console.status("rescaling"):
+            rescale.rescale(checkpoint, partitions)
+    finally:
+        spark.stop()
+    console.print(f"{escape(checkpoint)} has {partitions} state partitions")
 
 
 def _slices(operator: OperatorState, batch: int | None) -> Table:

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
-from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, partial_batch, results, window_column
 from forebay.engine.stored_form import StoredForm
 from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.metrics import Metrics
 from forebay.store.rmw import open_rmw
@@ -40,16 +41,17 @@ class AlignedInstance:
         version: Version | None,
         fired_until: int = NEVER,
         archive: Archive | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
         assert isinstance(plan.windows, AlignedWindows)
         self._plan, self._windows = plan, plan.windows
         if plan.pattern is Pattern.RMW:
             assert isinstance(plan.aggregation, Aggregation)
             form = StoredForm(plan.packed, plan.aggregation)
-            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form)
+            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form, disk)
         else:
             form = StoredForm(plan.packed)
-            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form)
+            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form, disk=disk)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters
@@ -99,6 +101,17 @@ class AlignedInstance:
         if self.counters == base.counters and not base.stale:
             return base.version
         return self._store.commit(self._fired_until, self.counters, batch)
+
+    @property
+    def due(self) -> int:
+        if self._store.base.stale:
+            return NEVER
+        slices = self._store.slices
+        if not len(slices):
+            return END_OF_TIME
+        end = int(self._windows.first_window(slices[:1])[0]) + self._windows.size
+        fired = max(0, (self._fired_until - end) // self._windows.slide + 1)  # windows of that slice
+        return end + fired * self._windows.slide
 
     @property
     def metrics(self) -> Metrics:

@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
-from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
 from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.aligned import LOAD_FACTOR
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
 from forebay.store.key_index import Slots
@@ -32,6 +33,8 @@ from forebay.store.metrics import Metrics
 from forebay.store.row_kernels import repeated
 from forebay.store.unaligned import SLOT
 from forebay.windows import HIGH, LOW, CustomWindows, Times
+
+_FEW = 1 << 14
 
 _AT_ONCE = 1 << 16
 """Rows are placed about so many at a time, each counted once for every window that it is in."""
@@ -50,6 +53,7 @@ class ByKeyInstance(ABC):
         version: Version | None,
         fired_until: int = NEVER,
         archive: Archive | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
         aggregation = plan.aggregation
         shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
@@ -60,7 +64,7 @@ class ByKeyInstance(ABC):
         merge = self._merge if self._incremental else None
         partial = aggregation if self._incremental and isinstance(aggregation, Aggregation) else None
         form = StoredForm(plan.packed, partial, self.slices, converted=True)
-        self._store = open_stores.take(directory, version, plan.options, merge, archive, form)
+        self._store = open_stores.take(directory, version, plan.options, merge, archive, form, disk)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self._committed = False
@@ -80,6 +84,20 @@ class ByKeyInstance(ABC):
             version = self._store.commit(self._fired_until, self.counters, batch)
         self._committed = True
         return version
+
+    @property
+    def due(self) -> int:
+        return NEVER if self._store.base.stale else self._due()
+
+    def _due(self) -> int:
+        """See `forebay.engine.instance.Instance.due`, of an instance that has no files to remove."""
+        return NEVER
+
+    def _due_by_estimate(self) -> int:
+        """The next estimated trigger time, if there are so few windows that looking for it costs nothing."""
+        if self._store.index.capacity > _FEW:
+            return NEVER
+        return int(self._store.index.estimates(self._store.index.live()).min(initial=END_OF_TIME))
 
     @property
     def metrics(self) -> Metrics:

@@ -31,6 +31,9 @@ class ContinuousJoinInstance(JoinInstance):
         self._windows = plan.windows
         super().__init__(plan, *place)
 
+    def _due(self) -> int:
+        return self._store.index.earliest() - self._windows.granularity
+
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         if self._fresh:
             fresh = self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import END_OF_TIME, WindowPlan
 from forebay.engine.results import WINDOW
 from forebay.store import predictors
 from forebay.store.aligned import SLICE
@@ -43,6 +43,9 @@ class CountInstance(ByKeyInstance):
         rows = self._store.index.ends(touched)
         missing = self._windows.bounds(self._windows.complete(rows))[:, 1] - rows
         self._store.index.schedule(touched, predictors.count(self.counters.rows_in, rows, missing))
+
+    def _due(self) -> int:
+        return END_OF_TIME
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         if self._touched:

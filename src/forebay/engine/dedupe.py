@@ -29,6 +29,9 @@ class DedupeInstance(ByKeyInstance):
         self._store.index.schedule(slots[first], batch[END].to_numpy()[first])
         self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))
 
+    def _due(self) -> int:
+        return self._due_by_estimate()
+
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         for batch in self._fresh:
             self._count(rows_out=batch.num_rows)

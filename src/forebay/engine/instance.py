@@ -31,6 +31,13 @@ class Instance(Protocol):
         """Make the state after this micro-batch the next version; the same one when nothing has changed."""
 
     @property
+    def due(self) -> int:
+        """After a commit: the watermark (microseconds) from which on there is something to do even if no row comes.
+
+        `NEVER` if that is not known or there is already, `END_OF_TIME` if there will be nothing.
+        """
+
+    @property
     def metrics(self) -> Metrics:
         """What the store has done since it was opened."""
 

@@ -30,6 +30,9 @@ class IntervalJoinInstance(JoinInstance):
         self._windows = plan.windows
         super().__init__(plan, *place)
 
+    def _due(self) -> int:
+        return self._store.index.earliest()
+
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         if self._fresh:
             yield from self._arrive(self._arrived(), watermark)

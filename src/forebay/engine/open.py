@@ -17,6 +17,7 @@ from forebay.engine.sessions import SessionInstance
 from forebay.engine.updates import UpdateInstance
 from forebay.engine.whole_key import WholeKeyInstance
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.windows import (
     AlignedWindows,
@@ -49,6 +50,7 @@ def open_instance(
     *,
     archive: Archive | None = None,
     updating: bool = False,
+    disk: Disk = LOCAL,
 ) -> Instance:
     """The instance that runs a plan, in append or update mode.
 
@@ -66,6 +68,8 @@ def open_instance(
         Where versions are safe, if not in the directory.
     updating : bool
         Whether a micro-batch emits what it has changed, instead of windows that have ended.
+    disk : Disk
+        What the directory is on.
     """
     if plan.firing is not None:
         kind: Callable[..., Instance] = PaneInstance
@@ -73,4 +77,4 @@ def open_instance(
         kind = UpdateInstance
     else:
         kind = _KINDS[type(plan.windows)]
-    return kind(plan, directory, version, fired_until, archive)
+    return kind(plan, directory, version, fired_until, archive, disk)

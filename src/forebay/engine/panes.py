@@ -48,6 +48,9 @@ class PaneInstance(ByKeyInstance):
         touched = np.unique(self._store.index.roots(slots))
         self._store.index.schedule(touched, self._firing.next(self._store.index.ends(touched), self._fired_until))
 
+    def _due(self) -> int:
+        return min(self._due_by_estimate(), self._store.index.earliest() + self._firing.allowed_lateness)
+
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         live = self._store.index.live()
         due = live[self._store.index.estimates(live) <= watermark]

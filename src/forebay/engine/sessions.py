@@ -52,6 +52,9 @@ class SessionInstance(ByKeyInstance):
         slots = (index.place_merging if merging else index.place_exact)(high, low, start, end, ett)
         self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
 
+    def _due(self) -> int:
+        return self._store.index.earliest()
+
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         self._place()
         due = self._store.index.due(watermark)

@@ -40,6 +40,9 @@ class UpdateInstance(ByKeyInstance):
             self._append(self._stored_columns(batch, rows, partial=partial), slots, partial=partial)
             self._touched.append(np.unique(slots))
 
+    def _due(self) -> int:
+        return self._store.index.earliest()
+
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         touched = np.unique(np.concatenate(self._touched)) if self._touched else np.empty(0, np.int32)
         for slots in self._fitting(touched) if len(touched) else ():

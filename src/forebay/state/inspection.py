@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
-from forebay.errors import CorruptState, ForebayError, InvalidArgument
+from forebay.errors import CorruptState, ForebayError, InvalidArgument, VersionNotFound
 from forebay.state import layout as layouts
-from forebay.state.layout import Layout
+from forebay.state.layout import Layout, Location
 from forebay.state.places import DIRECTORY, Root, local_path
 from forebay.store import filenames
 from forebay.store import manifest as manifests
@@ -270,6 +270,20 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
             except (ForebayError, FileNotFoundError) as error:
                 if filenames.manifest(version) in instance.root.safe.names():  # not collected since it was listed
                     yield instance.name, str(error)
+
+
+def require_there(root: Root, token: str, operators: Sequence[OperatorState]) -> None:
+    """`VersionNotFound` or `CorruptState` unless the manifest of the version that a token names is there and whole."""
+    location = Location.parse(root, token, operators[0].layout, [operator.id for operator in operators])
+    assert location.version is not None
+    name = filenames.manifest(location.version)
+    try:
+        manifests.parse(location.home.safe.read(name), Path(location.layout, location.instance, name))
+    except FileNotFoundError as error:
+        raise VersionNotFound(
+            f"Spark's state names {token}, and {root.safe} does not have it. Restore the state directory that belongs to "
+            "the checkpoint; both are one unit."
+        ) from error
 
 
 def _rows(instance: InstanceState, version: Version) -> int | None:

@@ -30,10 +30,15 @@ NAMESAKE = "#"
 KIND, IDENTITY = "kind", "identity"
 """What a layout has for the kind of its operator, and for how keys are told apart."""
 
+VNODES = "virtualNodes"
+"""What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
+
 _ADDED = (KIND, IDENTITY)
 """Layouts that state was begun with before there were these do not have them."""
 
-_TOKEN = re.compile(f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})")
+_TOKEN = re.compile(
+    f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})(?:@(?P<due>-?[0-9]+))?"
+)
 
 
 def layout_id(layout: Layout) -> str:
@@ -54,6 +59,11 @@ def as_begun(layout: Layout, first: Layout) -> Layout:
     return found
 
 
+def _names(layout: Layout) -> list[str]:
+    """The names that a layout has and had in earlier releases."""
+    return [layout_id(layout), *(layout_id(as_begun(layout, first)) for first in ({}, {IDENTITY: ""}))]
+
+
 def kind_of(layout: Layout) -> str:
     """The kind of an operator: the function that makes its windows, ``dedupe``, ``interval_join`` or ``continuous_join``."""
     if KIND in layout:
@@ -66,12 +76,16 @@ def kind_of(layout: Layout) -> str:
 
 @dataclass(frozen=True)
 class Location:
-    """Where one version of a store instance is. Its text is the token that Spark's state holds."""
+    """Where one version of a store instance is. Its text is the token that Spark's state holds.
+
+    ``due`` is the watermark (microseconds) from which on the instance has something to do even if no row comes, if known.
+    """
 
     root: Root
     layout: str
     instance: str
     version: Version | None = None
+    due: int | None = None
 
     @classmethod
     def new(cls, root: Root, vnode: int, layout: Layout, directories: Sequence[str] = ()) -> Location:
@@ -94,22 +108,22 @@ class Location:
         match = _TOKEN.fullmatch(token)
         if match is None or not filenames.is_instance(match["instance"]):
             raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
-        earlier = (layout_id(as_begun(layout, first)) for first in ({}, {IDENTITY: ""}))
-        if match["layout"] not in (layout_id(layout), *earlier, *directories):
+        if match["layout"] not in directories and match["layout"] not in _names(layout):
             raise changed(root, read(root, match["layout"]), layout)
-        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]))
+        due = None if match["due"] is None else int(match["due"])
+        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]), due)
 
     @property
     def home(self) -> Root:
         """The instance's own directory and archive."""
         return self.root.within(f"{self.layout}/{self.instance}")
 
-    def at(self, version: Version) -> Location:
+    def at(self, version: Version, due: int) -> Location:
         """The same instance at another version."""
-        return replace(self, version=version)
+        return replace(self, version=version, due=due)
 
     def __str__(self) -> str:
-        return f"{self.layout}/{self.instance}/{self.version}"
+        return f"{self.layout}/{self.instance}/{self.version}" + ("" if self.due is None else f"@{self.due}")
 
 
 def evolves(history: Sequence[Layout], layout: Layout) -> bool:

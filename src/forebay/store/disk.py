@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from forebay.errors import StateDirectoryError
@@ -123,3 +124,94 @@ class Disk:
 
 LOCAL = Disk()
 """The file systems of this machine."""
+
+_AT_ONCE = 16
+"""File systems make many files durable together in little more time than one of them."""
+
+
+class Together(Disk):
+    """Makes what many stores write durable at once, in `settle`. What was published has its name only then.
+
+    Parameters
+    ----------
+    disk : Disk
+        The disk that it is on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "note"
+    >>> disk = Together()
+    >>> disk.publish(path, b"safe")
+    >>> path.exists(), disk.settle(), path.read_bytes()
+    (False, None, b'safe')
+    """
+
+    def __init__(self, disk: Disk = LOCAL) -> None:
+        self._disk = disk
+        self._files: dict[Path, None] = {}
+        self._names: dict[Path, Path] = {}
+        self._directories: dict[Path, None] = {}
+
+    def settle(self) -> None:
+        """Files first, then the names of those that were published, then directories."""
+        self._all(self._sync_file, self._files)
+        for temporary, path in self._names.items():
+            self._disk.rename(temporary, path)
+        self._all(self._disk.sync_directory, self._directories)
+        self._files, self._names, self._directories = {}, {}, {}
+
+    def publish(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(filenames.temporary(path.name))
+        descriptor = self.create(temporary)
+        try:
+            self.write(descriptor, data, temporary)
+            self.sync(descriptor, temporary)
+        finally:
+            os.close(descriptor)
+        self._names[temporary] = path
+        self.sync_directory(path.parent)
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        self._files[path] = None
+
+    def sync_directory(self, path: Path) -> None:
+        self._directories[path] = None
+
+    def make_directory(self, path: Path) -> None:
+        self._disk.make_directory(path)
+
+    def create(self, path: Path) -> int:
+        return self._disk.create(path)
+
+    def write(self, descriptor: int, data: bytes | memoryview, path: Path) -> None:
+        self._disk.write(descriptor, data, path)
+
+    def copy(self, source: int, offset: int, length: int, descriptor: int, path: Path) -> int:
+        return self._disk.copy(source, offset, length, descriptor, path)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._disk.rename(path, target)
+
+    def unlink(self, path: Path) -> None:
+        if path not in self._names:  # what was published is no left-over, though it does not have its name yet
+            self._files.pop(path, None)
+            self._disk.unlink(path)
+
+    def _sync_file(self, path: Path) -> None:
+        with reported("make durable", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._disk.sync(descriptor, path)
+            finally:
+                os.close(descriptor)
+
+    @staticmethod
+    def _all(action: Callable[[Path], None], paths: Collection[Path]) -> None:
+        if len(paths) < 2:
+            for path in paths:
+                action(path)
+            return
+        with ThreadPoolExecutor(min(_AT_ONCE, len(paths))) as pool:
+            for _ in pool.map(action, paths):
+                pass

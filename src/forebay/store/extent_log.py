@@ -83,6 +83,10 @@ class ExtentLog:
         self.zero_copy_bytes = self.uploaded_bytes = 0
         self.upload_seconds = 0.0
 
+    def use(self, disk: Disk) -> None:
+        """Work on another disk from now on: one on which the same directory is."""
+        self._disk = disk
+
     @property
     def groups(self) -> npt.NDArray[np.int64]:
         """The groups that have rows, ascending."""

@@ -145,6 +145,11 @@ class KeyIndex:
         slots = kernels.due(self.columns, self._earliest, int(self._scalars[USED]), watermark)
         return slots[np.argsort(self.columns.end[slots])]
 
+    def earliest(self) -> int:
+        """A time before which no window ends; the last of all if there are no windows."""
+        blocks = (int(self._scalars[USED]) + (1 << BLOCK) - 1) >> BLOCK
+        return int(self._earliest[:blocks].min(initial=kernels.NEVER))
+
     # changing -------------------------------------------------------------------------------------------------------
 
     def schedule(self, slots: Slots, ett: Times | int) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from forebay.store import filenames
 from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.options import Options
 from forebay.store.unaligned import Merge, UnalignedStore
 
-_MOST = 16
+_MOST = 512
 
 _open: OrderedDict[Path, UnalignedStore] = OrderedDict()
 
@@ -28,6 +29,7 @@ def take(
     merge: Merge | None,
     archive: Archive | None,
     form: Form,
+    disk: Disk = LOCAL,
 ) -> UnalignedStore:
     """The store in a directory: the one that was kept, if version, options and form are the same, or else a new one.
 
@@ -44,8 +46,9 @@ def take(
         and (directory / filenames.manifest(version)).exists()  # a directory that was not used for long is removed
     ):
         store.merge = merge
+        store.use(disk)
         return store
-    return UnalignedStore(directory, version, options, merge, archive, form)
+    return UnalignedStore(directory, version, options, merge, archive, form, disk)
 
 
 def keep(store: UnalignedStore) -> None:
@@ -54,6 +57,7 @@ def keep(store: UnalignedStore) -> None:
     Those used longest ago go when memory runs short.
     """
     store.merge = None  # it belongs to the batch that is over, and that has the store: a cycle would outlive both
+    store.use(LOCAL)
     _open[store.directory] = store
     while len(_open) > _MOST or (
         len(_open) > 1 and sum(s.memory_bytes for s in _open.values()) > store.options.memory_bytes

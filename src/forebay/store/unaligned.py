@@ -103,6 +103,10 @@ class UnalignedStore:
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
 
+    def use(self, disk: Disk) -> None:
+        """Work on another disk from now on: one on which the same directory is."""
+        self._log.use(disk)
+
     @property
     def base(self) -> Manifest:
         """The version that was opened or committed last."""

@@ -27,6 +27,9 @@ WATERMARK = "spark.watermarkDelayMs"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+MOST_VNODES = 1 << 12
+"""More virtual nodes than that would only cost time."""
+
 Setting = TypeVar("Setting")
 
 
@@ -39,7 +42,10 @@ class Conf:
     memory_mb : int
         ``spark.forebay.memoryMB``: what one Python worker may hold of state.
     instances_per_partition : int
-        ``spark.forebay.instancesPerPartition``: store instances in each state partition (FlowKV's m).
+        ``spark.forebay.instancesPerPartition``: store instances in each state partition (FlowKV's m), where the next one is
+        not set.
+    virtual_nodes : int or None
+        ``spark.forebay.virtualNodes``: store instances in all state partitions together, a power of two.
     retain_batches : int
         ``spark.forebay.retainBatches``: versions of the state that stay readable.
     place : Place
@@ -64,6 +70,7 @@ class Conf:
 
     memory_mb: int = 256
     instances_per_partition: int = 2
+    virtual_nodes: int | None = None
     retain_batches: int = 2
     place: Place = field(default_factory=Place)
     replicas: int = 1
@@ -96,6 +103,7 @@ class Conf:
         conf = cls(
             memory_mb=read(_integer, "memoryMB", cls.memory_mb, 8),
             instances_per_partition=read(_integer, "instancesPerPartition", cls.instances_per_partition, 1),
+            virtual_nodes=read(_virtual_nodes),
             retain_batches=read(_integer, "retainBatches", cls.retain_batches, 2),
             place=Place(
                 state_directory=read(_state_directory),
@@ -196,6 +204,16 @@ def _integer(session: SparkSession, name: str, default: int, least: int) -> int:
     if value < least:
         raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number of at least {least}")
     return value
+
+
+def _virtual_nodes(session: SparkSession) -> int | None:
+    value = _integer(session, "virtualNodes", 0, 0)
+    if value & (value - 1) or value > MOST_VNODES:
+        raise UnsupportedConfiguration(
+            f"{PREFIX}virtualNodes is {value}; it must be a power of two of at most {MOST_VNODES}, so that every smaller "
+            "power of two of state partitions gets equally many"
+        )
+    return value or None
 
 
 def _number(session: SparkSession, name: str, default: float) -> float:

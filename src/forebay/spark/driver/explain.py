@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.spark.driver.query import operators, plan_of, root_of
-from forebay.state.layout import Layout, as_begun, kind_of
+from forebay.state.layout import VNODES, Layout, as_begun, kind_of
 from forebay.state.places import Root
 
 
@@ -45,11 +45,17 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             f"  aggregates  {', '.join(shown['aggregates'])}",
             f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
             f"  because     {choice.reason}",
-            f"  instances   {shown['instancesPerPartition']} per state partition",
+            f"  instances   {_instances(shown)}",
         ]
         if isinstance(df, StreamingQuery) and kind_of(shown) == "custom_window":
             lines.append(f"  seen        {_seen(root_of(df), shown)}")
     print("\n".join(lines if found else [*lines, "no operator of forebay in this plan"]))
+
+
+def _instances(operator: Layout) -> str:
+    if VNODES in operator:
+        return f"{operator[VNODES]} virtual nodes in all state partitions together"
+    return f"{operator['instancesPerPartition']} per state partition"
 
 
 def _seen(root: Root, operator: Layout) -> str:

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import logging
-import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -21,18 +20,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.driver import metrics, replicas
+from forebay.spark.driver import checkpoint, metrics, replicas
 from forebay.spark.driver import query as queries
+from forebay.spark.driver.checkpoint import Logs
 from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import redefined
 from forebay.spark.driver.policies import Policies
 from forebay.spark.properties import CHECKPOINT, DIRECTORIES, HASHED, OUTPUT_MODE, REFUSED
 from forebay.state import layout as layouts
-from forebay.state.layout import IDENTITY, Layout
-from forebay.state.places import Root, local_path
+from forebay.state.layout import IDENTITY, VNODES, Layout
+from forebay.state.places import Root
 from forebay.store import filenames
-from forebay.store.archive import archive_at
 
 _log = logging.getLogger("forebay")
 
@@ -41,9 +41,6 @@ _FEW_PARTITIONS = 4
 
 _STILL = 10
 """A watermark that has not moved in so many micro-batches with rows is worth one."""
-
-_BUCKETS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs")
-"""Schemes whose locations begin with a bucket or a container."""
 
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
@@ -82,15 +79,19 @@ class _Listener(StreamingQueryListener):
         conf.set(CHECKPOINT, location)
         conf.set(OUTPUT_MODE, mode)
         conf.unset(REFUSED)
+        logs = Logs(execution.offsetLog(), execution.commitLog())
         metrics.revive(str(query.id))
         self._running.add(str(query.id))
         if "UpdateEventTimeWatermarkColumn" in plan:
             self._watermarks[str(query.runId)] = _Watermark(query.name or str(query.id))
         try:
             _require_possible(mode, plan)
-            _require_at_home(location)
-            root, committed = queries.root_of(query), _committed(execution)
-            found, hashed = _directories_of(root, plan, committed, updating=mode == "Update")
+            checkpoint.require_at_home(location)
+            logs.require_no_rescale(location)
+            skip_rescales(execution, session.sparkContext._gateway, logs)
+            _require_even(plan, _state_partitions(execution))
+            root = queries.root_of(query)
+            found, hashed = _directories_of(root, plan, logs.committed, updating=mode == "Update")
             conf.set(DIRECTORIES, json.dumps(found))
             conf.set(HASHED, json.dumps(hashed))
             _serve_metrics(session)
@@ -176,56 +177,15 @@ def _require_possible(mode: str, plan: str) -> None:
             )
 
 
-def _require_at_home(location: str) -> None:
-    """`UnsupportedConfiguration` for a checkpoint that was copied from elsewhere.
-
-    Spark keeps the absolute paths of its state's schemas in the checkpoint, and would read those of the original, or fail.
-    """
-    for recorded in _schema_paths(location):
-        elsewhere = recorded.rpartition("/state/")[0]
-        if not _same(location, elsewhere):
-            message = (
-                f"the checkpoint at {location} was copied from {elsewhere}: Spark keeps absolute paths of its state's "
-                "schemas, and these still lead there. docs/operations.md (move a checkpoint) says how to change them."
+def _require_even(plan: str, partitions: int) -> None:
+    """`UnsupportedConfiguration` if virtual nodes do not fill the state partitions evenly."""
+    for layout in (operator.layout for operator in queries.operators(plan)):
+        if VNODES in layout and layout[VNODES] % partitions:
+            raise UnsupportedConfiguration(
+                f"spark.forebay.virtualNodes is {layout[VNODES]} and the query has {partitions} state partitions, some of "
+                "which would have more virtual nodes than others. Set spark.sql.shuffle.partitions to a power of two of at "
+                f"most {layout[VNODES]} before the query is started for the first time, or leave virtualNodes unset."
             )
-            _log.error("%s", message)  # Spark may fail before the first task can say so
-            raise UnsupportedConfiguration(message)
-
-
-def _same(location: str, other: str) -> bool:
-    """Whether two locations are one directory, as far as can be told."""
-    here, there = local_path(location), local_path(other)
-    if here is None or there is None:  # schemes and hosts have several names
-        return _path(location) == _path(other)
-    try:
-        return here.resolve() == there.resolve() or here.samefile(there)
-    except OSError:
-        return False
-
-
-def _path(location: str) -> str:
-    """A location without what has several names: the scheme, and the host where that is not a bucket."""
-    scheme, _, rest = location.partition(":")
-    return (rest if scheme in _BUCKETS else re.sub("^//[^/]*", "", rest)).rstrip("/")
-
-
-def _schema_paths(location: str) -> list[str]:
-    """Where Spark says that the schemas of its state are; nothing where that cannot be read, which Spark reports itself."""
-    found: list[str] = []
-    with contextlib.suppress(Exception):  # of any file system, of which only Spark knows how it is reached
-        state = archive_at(location).within("state")
-        for operator in state.directories():
-            metadata = state.within(f"{operator}/_metadata/v2")
-            batches = [int(name) for name in metadata.names() if name.isdigit()]
-            for store in json.loads(metadata.read(str(max(batches))).splitlines()[1])["stateStoreInfo"] if batches else ():
-                found += store["stateSchemaFilePaths"]
-    return found
-
-
-def _committed(execution: Any) -> int:
-    """The last micro-batch that Spark has committed, -1 if there is none."""
-    latest = execution.commitLog().getLatestBatchId()
-    return int(latest.get()) if latest.isDefined() else -1
 
 
 def _directories_of(
@@ -293,14 +253,8 @@ def _warn_of_partitions(session: SparkSession, execution: Any) -> None:
 
 def _state_partitions(execution: Any) -> int:
     """How many state partitions a query has: as its checkpoint says, or else its session."""
-    name = "spark.sql.shuffle.partitions"
-    with contextlib.suppress(Py4JError, TypeError):  # an offset log of another form
-        latest = execution.offsetLog().getLatest()
-        if latest.isDefined():
-            recorded = latest.get()._2().metadataOpt().get().conf().get(name)
-            if recorded.isDefined():
-                return int(recorded.get())
-    return int(execution.sparkSessionForStream().conf().get(name))
+    logs = Logs(execution.offsetLog(), execution.commitLog())
+    return logs.partitions(logs.begun) or int(execution.sparkSessionForStream().conf().get("spark.sql.shuffle.partitions"))
 
 
 def _unwatch(session: weakref.ref[SparkSession], listener: StreamingQueryListener) -> None:

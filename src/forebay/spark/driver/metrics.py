@@ -168,7 +168,7 @@ def busy(query: str) -> dict[int, dict[int, float]]:
     for (of, batch, _, vnode), metrics in _kept().items():
         if of == query and batch != EARLIER and vnode != ALL_NODES:
             nodes = found.setdefault(batch, {})
-            nodes[vnode] = nodes.get(vnode, 0.0) + sum(metrics[name] for name in _TIMES)
+            nodes[vnode] = nodes.get(vnode, 0.0) + sum(metrics.get(name, 0.0) for name in _TIMES)
     return found
 
 
@@ -180,7 +180,7 @@ def totals() -> dict[tuple[str, str], dict[str, float]]:
         total = found.setdefault((query, operator), dict.fromkeys(SIZES, 0))
         _add(total, metrics, UNITS)
         newest[query, operator] = max(batch, newest.get((query, operator), EARLIER))
-    for (query, batch, operator, _), metrics in _kept().items():
+    for (query, batch, operator, _), metrics in _carried(_kept()).items():
         if batch == newest[query, operator]:
             _add(found[query, operator], metrics, SIZES)
     return found
@@ -195,10 +195,12 @@ def fold() -> None:
             for query, batch, operator, _ in value:
                 batches.setdefault((query, operator), set()).add(batch)
             old = {key: set(sorted(numbers - {EARLIER})[:-KEPT_BATCHES]) for key, numbers in batches.items()}
-            for key in list(value):
+            for key in sorted(value):
                 query, batch, operator, vnode = key
                 if batch in old[query, operator]:
-                    _add(value.setdefault((query, EARLIER, operator, vnode), {}), value.pop(key), UNITS)
+                    earlier, metrics = value.setdefault((query, EARLIER, operator, vnode), {}), value.pop(key)
+                    _add(earlier, metrics, UNITS)
+                    earlier.update({name: metrics[name] for name in SIZES if name in metrics})
 
 
 def retire(query: str) -> None:
@@ -209,6 +211,7 @@ def retire(query: str) -> None:
         gone = {*list(_ended)[:-ENDED_QUERIES]}
         for accumulator in _accumulators.values():
             value = accumulator.value
+            value.update(_carried({key: metrics for key, metrics in value.items() if key[0] == query}))
             for key in list(value):
                 of, batch, operator, vnode = key
                 if of in gone:
@@ -228,9 +231,9 @@ def revive(query: str) -> None:
 
 def _batches(query: str) -> list[dict[str, Any]]:
     found: dict[int, dict[str, dict[str, float]]] = {}
-    for (of, batch, operator, _), metrics in sorted(_kept().items()):
+    for (of, batch, operator, _), metrics in _carried(_kept()).items():
         if of == query and batch != EARLIER:
-            _add(found.setdefault(batch, {}).setdefault(operator, {}), metrics, metrics)
+            _add(found.setdefault(batch, {}).setdefault(operator, dict.fromkeys((*UNITS, *SIZES), 0)), metrics, metrics)
     return [
         {"batchId": batch, "operators": [{"operator": operator, **metrics} for operator, metrics in operators.items()]}
         for batch, operators in found.items()
@@ -242,6 +245,24 @@ def _kept() -> dict[Key, dict[str, float]]:
     fold()
     with _lock:
         return {key: metrics for accumulator in _accumulators.values() for key, metrics in accumulator.value.items()}
+
+
+def _carried(kept: dict[Key, dict[str, float]]) -> dict[Key, dict[str, float]]:
+    """Metrics in the order of micro-batches, with the sizes of virtual nodes that had nothing to do: those from before."""
+    batches: dict[tuple[str, int, str], dict[int, dict[str, float]]] = {}
+    for (query, batch, operator, vnode), metrics in sorted(kept.items(), key=lambda item: item[0]):
+        batches.setdefault((query, batch, operator), {})[vnode] = metrics
+    sizes: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
+    found: dict[Key, dict[str, float]] = {}
+    for (query, batch, operator), nodes in batches.items():
+        before = sizes.setdefault((query, operator), {})
+        for vnode, metrics in nodes.items():
+            has = {name: metrics[name] for name in SIZES if name in metrics}
+            if vnode != ALL_NODES and has:
+                before[vnode] = has
+        for vnode in {*nodes, *(before if batch != EARLIER and ALL_NODES not in nodes else ())}:
+            found[query, batch, operator, vnode] = {**before.get(vnode, {}), **nodes.get(vnode, {})}
+    return found
 
 
 def _add(into: dict[str, float], metrics: dict[str, float], names: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from forebay.spark.driver.analysis import analysis, arrow_schema
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import identity
 from forebay.spark.driver.windows import seconds
-from forebay.state.layout import Layout
+from forebay.state.layout import VNODES, Layout
 from forebay.windows import HIGH, LOW, TIME, Firing, Windows
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def planned(
         "keys": [f"{key.text} {key.kind.simpleString()}" for key in keys],
         "aggregates": {text: dict(columns) for text, columns in reads.items()},
         "pattern": choice.pattern.name,
-        "instancesPerPartition": conf.instances_per_partition,
+        **({VNODES: conf.virtual_nodes} if conf.virtual_nodes else {"instancesPerPartition": conf.instances_per_partition}),
     }
     return BoundOperator([*beside, *([] if stored_keys else key_columns), *kept], plan, schema, layout, choice, rows)
 

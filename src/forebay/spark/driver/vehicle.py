@@ -39,7 +39,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
         plan, bound.layout, place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
     )
     packed = df.select(*bound.projection).mapInArrow(
-        stages.packer(plan, place, conf.instances_per_partition, bound.layout), f"{VNODE} int, {PAYLOAD} binary"
+        stages.packer(plan, place, bound.layout, streaming=True), f"{VNODE} int, {PAYLOAD} binary"
     )
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
@@ -70,7 +70,7 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     output = query.note_batch(Planned(bound.layout, bound.choice, conf.place))
     results = (
         df.select(*bound.projection)
-        .mapInArrow(stages.packer(plan, conf.place, conf.instances_per_partition, None), f"{VNODE} int, {PAYLOAD} binary")
+        .mapInArrow(stages.packer(plan, conf.place, bound.layout, streaming=False), f"{VNODE} int, {PAYLOAD} binary")
         .groupBy(VNODE)
         .applyInArrow(stages.batch_operator(plan, conf.place, output), f"{output} binary")
         .mapInArrow(stages.unpack, bound.schema)

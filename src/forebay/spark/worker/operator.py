@@ -6,8 +6,9 @@ commits tokens exactly once, and the store's files follow them: a batch always s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import itertools
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.stages import PAYLOAD
-from forebay.state.layout import Location, as_stored
+from forebay.state.layout import Layout, Location, as_stored
+from forebay.store.disk import LOCAL, Disk, Together
 from forebay.windows import GlobalWindow
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
-    from forebay.state.places import Place
+    from forebay.state.places import Place, Root
+
+STATE = "version"
+"""The name under which Spark's state has the token of a virtual node."""
 
 EVENT_TIME = "event_time"
 """A column of NULLs beside the blobs. With it, Spark hands the watermark on to operators that read this one's results."""
@@ -69,11 +74,12 @@ class WindowOperator(StatefulProcessor):
         self._output = output
         self._layout = layout
         self._place = place
-        self._plan: WindowPlan | None = None
+        self._running: _Task | None = None
+        self._last: tuple[tuple[int, str, int], dict[str, float]] | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = handle.getValueState("version", "token string, fired_until long, timer long")
+        self._state = handle.getValueState(STATE, "token string, fired_until long, timer long")
         if self._idle:  # what the plan says, too; but to load it here is to load polars for a call that may do nothing
             self._moved = handle.getValueState("moved", "watermark long, wall long, seen long")
 
@@ -86,7 +92,13 @@ class WindowOperator(StatefulProcessor):
         yield from self._run(key[0], iter(()), timerValues, expired=expiredTimerInfo.getExpiryTimeInMs())
 
     def close(self) -> None:
-        pass
+        """Make durable what the task has committed, before Spark commits the tokens of it."""
+        if self._running is None or self._last is None:
+            return
+        begun = perf_counter()
+        self._running.settle()
+        where, done = self._last
+        self._report(*where, {**done, "commitTimeMs": done["commitTimeMs"] + 1000 * (perf_counter() - begun)})
 
     def _report(self, batch: int, operator: str, vnode: int, metrics: dict[str, float]) -> None:
         self._reporter.add({(str(startup.local_property("sql.streaming.queryId")), batch, operator, vnode): metrics})
@@ -94,59 +106,73 @@ class WindowOperator(StatefulProcessor):
     def _run(
         self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues, expired: int | None = None
     ) -> Iterator[pd.DataFrame]:
-        """Take rows, fire, commit. ``expired`` is the timer that has run it, which Spark deletes itself."""
-        import pandas as pd
+        """Take rows, fire, commit. ``expired`` is the timer that has run it, which Spark deletes itself.
 
-        if self._plan is None:
-            self._plan = startup.loads(self._pickled)
-        from forebay.engine.open import open_instance
-        from forebay.spark.worker.measured import measured
-
-        root = task.state_root(self._place)
-        updating = task.updating()
-        layout = as_stored(self._layout, updating=updating)
-        token, fired_until, timer = self._state.get() or (None, NEVER, None)
-        known = task.directories(layout)
-        location = Location.parse(root, token, layout, known) if token else Location.new(root, vnode, layout, known)
-        home = location.home
-        instance = open_instance(
-            self._plan,
-            home.directory,
-            location.version,
-            fired_until,
-            archive=home.archive,
-            updating=updating,
-        )
-        clock, batch_id = clock_of(self._plan), int(startup.local_property("streaming.sql.batchId") or 0)
+        A store instance is opened only if rows have come for it or something is due in it.
+        """
+        running = self._running = self._running or _Task.begin(self._pickled, self._layout, self._place)
+        plan, clock = running.plan, running.clock
+        known = self._state.get() or (None, NEVER, None)
+        token, fired_until, timer = known
         wall = now = _now(clock, timer_values)
-        if self._plan.idle_timeout is not None and wall is not None:
-            now = self._event_time(batch_id, wall, self._plan.idle_timeout)
-        counters, metrics = instance.counters, replace(instance.metrics)
-        times = [perf_counter()]
-        try:
-            for frame in rows:
-                for blob in frame[PAYLOAD].dropna():
-                    batches, partial = blobs.read(blob)
-                    for batch in batches:
-                        instance.ingest(batch, partial=partial)
-            times.append(perf_counter())
-            if now is not None:
-                fired_until = max(fired_until, now * 1000)  # a wall clock may be set back
-            for blob in blobs.write_all(instance.fire(fired_until)):
-                yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
-            times.append(perf_counter())
-            version = instance.commit(batch_id)
-            times.append(perf_counter())
-            done = measured(instance.counters, counters, instance.metrics, metrics, times)
-            self._report(batch_id, location.layout, vnode, done)
-        finally:
-            instance.close()
-        following = _following(self._plan, clock, wall)
+        if plan.idle_timeout is not None and wall is not None:
+            now = self._event_time(running.batch, wall, plan.idle_timeout)
+        until = fired_until if now is None else max(fired_until, now * 1000)  # a wall clock may be set back
+        location = running.location(token) if token else None
+        waiting = _blobs(rows)
+        first = next(waiting, None)
+        if first is not None or (location is not None and (location.due is None or location.due <= until)):
+            some = waiting if first is None else itertools.chain([first], waiting)
+            token = yield from self._work(running, vnode, location or running.new(vnode), some, fired_until, until)
+        elif location is not None:
+            self._report(running.batch, location.layout, vnode, {})
+        following = _following(plan, clock, wall)
         if timer not in (None, expired, following):
             self._handle.deleteTimer(timer)
         if following not in (None, timer):
             self._handle.registerTimer(following)
-        self._state.update((str(location.at(version)) if version else None, fired_until, following))
+        if (token, until, following) != known:
+            self._state.update((token, until, following))
+
+    def _work(
+        self, running: _Task, vnode: int, location: Location, waiting: Iterator[bytes], fired_until: int, until: int
+    ) -> Generator[pd.DataFrame, None, str | None]:
+        """Have a store instance take blobs, fire and commit; gives its new token."""
+        import pandas as pd
+
+        from forebay.engine.open import open_instance
+        from forebay.spark.worker.measured import measured
+
+        home = location.home
+        instance = open_instance(
+            running.plan,
+            home.directory,
+            location.version,
+            fired_until,
+            archive=home.archive,
+            updating=running.updating,
+            disk=running.disk,
+        )
+        counters, metrics = instance.counters, replace(instance.metrics)
+        times = [perf_counter()]
+        try:
+            for blob in waiting:
+                batches, partial = blobs.read(blob)
+                for batch in batches:
+                    instance.ingest(batch, partial=partial)
+            times.append(perf_counter())
+            for blob in blobs.write_all(instance.fire(until)):
+                yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
+            times.append(perf_counter())
+            version = instance.commit(running.batch)
+            times.append(perf_counter())
+            done = measured(instance.counters, counters, instance.metrics, metrics, times)
+            where = running.batch, location.layout, vnode
+            self._report(*where, done)
+            self._last = where, done
+            return str(location.at(version, instance.due)) if version else None
+        finally:
+            instance.close()
 
     def _event_time(self, batch: int, wall: int, timeout: int) -> int | None:
         """The watermark of a micro-batch; when it has not moved for ``timeout`` microseconds, plus the time since it did."""
@@ -159,6 +185,44 @@ class WindowOperator(StatefulProcessor):
         self._moved.update((watermark, since, wall))
         silent = wall - since
         return int(watermark + (silent if silent * 1000 >= timeout else 0))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is the same for all virtual nodes that a task runs."""
+
+    plan: WindowPlan
+    clock: Clock
+    batch: int
+    updating: bool
+    layout: Layout
+    directories: list[str]
+    root: Root
+    disk: Disk
+
+    @classmethod
+    def begin(cls, pickled: bytes, layout: Layout, place: Place) -> _Task:
+        plan = startup.loads(pickled)
+        root, updating = task.state_root(place), task.updating()
+        stored = as_stored(layout, updating=updating)
+        batch = int(startup.local_property("streaming.sql.batchId") or 0)
+        disk = Together() if root.archive is None else LOCAL  # what an archive has is durable there
+        return cls(plan, clock_of(plan), batch, updating, stored, task.directories(stored), root, disk)
+
+    def location(self, token: str) -> Location:
+        return Location.parse(self.root, token, self.layout, self.directories)
+
+    def new(self, vnode: int) -> Location:
+        return Location.new(self.root, vnode, self.layout, self.directories)
+
+    def settle(self) -> None:
+        if isinstance(self.disk, Together):
+            self.disk.settle()
+
+
+def _blobs(rows: Iterator[pd.DataFrame]) -> Iterator[bytes]:
+    """What pack has sent, but for what only says that a micro-batch runs."""
+    return (blob for frame in rows for blob in frame[PAYLOAD] if blob is not None)
 
 
 def _now(clock: Clock, timer_values: TimerValues) -> int | None:

@@ -21,7 +21,6 @@ from forebay.engine.results import partial_batch
 from forebay.errors import InvalidArgument
 from forebay.patterns import Pattern
 from forebay.spark.worker.blobs import BlobWriter
-from forebay.spark.worker.vnodes import vnode_ids
 from forebay.store.aligned import SLICE
 from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, CustomWindows, SessionWindows, Times
 
@@ -38,19 +37,16 @@ _MOST_CELLS = 1 << 62
 def pack(
     batches: Iterator[pa.RecordBatch],
     plan: WindowPlan,
-    partitions: int,
-    instances: int,
+    vnodes: npt.NDArray[np.int32],
     *,
     updating: bool = False,
     hashed: bool = False,
-) -> Iterator[tuple[int, bytes | None]]:
-    """Blobs of a task's rows, each with the id of its virtual node. Rows without a time belong to no window.
+) -> Iterator[tuple[int, bytes]]:
+    """Blobs of a task's rows for virtual nodes, each with the id of its own. Rows without a time belong to no window.
 
-    Every virtual node also gets a None, so that the operator runs for all of them in every micro-batch. At most a chunk of
-    rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys come beside the rows,
-    for state that was begun when keys were identified by those.
+    At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
+    come beside the rows, for state that was begun when keys were identified by those.
     """
-    vnodes = vnode_ids(partitions, instances)
     writers = [BlobWriter() for _ in vnodes]
     combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
     combined = _carrying_hashes(plan) if combine and updating and hashed else plan
@@ -76,7 +72,6 @@ def pack(
                 yield int(vnodes[position]), blob
         combine = combine and packed.num_rows <= COMBINER_PAYS * chunk.num_rows
     for vnode, writer in zip(vnodes, writers, strict=True):
-        yield int(vnode), None
         for blob in writer.finish():
             yield int(vnode), blob
 

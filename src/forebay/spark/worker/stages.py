@@ -24,20 +24,24 @@ VNODE, PAYLOAD = "vnode", "payload"
 """The columns of what pack gives: a virtual node, and a blob for it."""
 
 
-def packer(plan: bytes, place: Place, instances: int, layout: Layout | None) -> ArrowMap:
-    """Pack for an operator over a stream, whose state has a layout, or over a batch DataFrame, where None is given."""
+def packer(plan: bytes, place: Place, layout: Layout, *, streaming: bool) -> ArrowMap:
+    """Pack for an operator over a stream, or over a batch DataFrame, which has no state that lasts."""
 
     def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         updating = hashed = False
-        if layout is not None:
+        if streaming:
             task.state_root(place)  # raises here, before any row is read, what is wrong with the query
             updating = task.updating()
             hashed = task.hashed(as_stored(layout, updating=updating))
         loaded = startup.loads(plan)
         from forebay.spark.worker.pack import pack
+        from forebay.spark.worker.vnodes import vnodes_of
 
+        vnodes = vnodes_of(layout, task.state_partitions())
         updating = updating or loaded.firing is not None
-        for vnode, blob in pack(batches, loaded, task.state_partitions(), instances, updating=updating, hashed=hashed):
+        if task.is_first():  # the operator runs for all virtual nodes in every micro-batch, whether rows come or not
+            yield pa.record_batch([pa.array(vnodes), pa.nulls(len(vnodes), pa.binary())], [VNODE, PAYLOAD])
+        for vnode, blob in pack(batches, loaded, vnodes, updating=updating, hashed=hashed):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
 
     return pack_batches

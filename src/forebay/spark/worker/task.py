@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import json
 
+from pyspark import TaskContext
+
 from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
 from forebay.spark.properties import CHECKPOINT, DIRECTORIES, HASHED, OUTPUT_MODE, REFUSED
@@ -73,6 +75,12 @@ def _logged_watermark(_run: str | None, location: str | None, batch: int) -> int
 def updating() -> bool:
     """In a task: whether its query runs in update mode."""
     return startup.local_property(OUTPUT_MODE) == "Update"
+
+
+def is_first() -> bool:
+    """Whether a task is the first one of its stage."""
+    context = TaskContext.get()
+    return context is not None and context.partitionId() == 0
 
 
 def state_partitions() -> int:

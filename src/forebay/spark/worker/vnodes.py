@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
+
+from forebay.state.layout import VNODES, Layout
 
 _MASK = 0xFFFFFFFF
 
 
+def vnodes_of(layout: Layout, partitions: int) -> npt.NDArray[np.int32]:
+    """Ids of the virtual nodes of an operator in so many state partitions.
+
+    A layout that fixes the number of virtual nodes also fixes their ids, which fill every number of partitions evenly that
+    divides it: a hash modulo the larger number, modulo the smaller one, is the hash modulo the smaller one.
+
+    Examples
+    --------
+    >>> vnodes_of({"virtualNodes": 4}, 2).tolist() == vnodes_of({"virtualNodes": 4}, 4).tolist()
+    True
+    >>> vnodes_of({"instancesPerPartition": 2}, 2).tolist()
+    [0, 2, 1, 4]
+    """
+    if VNODES in layout:
+        return vnode_ids(layout[VNODES], 1)
+    return vnode_ids(partitions, layout["instancesPerPartition"])
+
+
+@functools.lru_cache(maxsize=8)
 def vnode_ids(partitions: int, instances: int) -> npt.NDArray[np.int32]:
     """Ids of virtual nodes such that Spark's hash partitioning puts ``instances`` of them into each partition.
 

@@ -1,0 +1,119 @@
+"""What the driver reads in Spark's checkpoint of a query: its micro-batches, and where it was made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from forebay.errors import UnsupportedConfiguration
+from forebay.state.places import local_path
+from forebay.store.archive import archive_at
+
+_log = logging.getLogger("forebay")
+
+_BUCKETS = ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs")
+"""Schemes whose locations begin with a bucket or a container."""
+
+
+@dataclass(frozen=True)
+class Logs:
+    """The offset log and the commit log of a checkpoint, objects of the JVM."""
+
+    offsets: Any
+    commits: Any
+
+    @property
+    def begun(self) -> int:
+        """The last micro-batch that has begun, -1 if there is none."""
+        return _latest(self.offsets)
+
+    @property
+    def committed(self) -> int:
+        """The last micro-batch that Spark has committed, -1 if there is none."""
+        return _latest(self.commits)
+
+    def partitions(self, batch: int) -> int | None:
+        """How many state partitions a micro-batch has; None if the offset log does not say."""
+        with contextlib.suppress(Py4JError, TypeError):  # an offset log of another form
+            entry = self.offsets.get(batch)
+            if entry.isDefined():
+                recorded = entry.get().metadataOpt().get().conf().get("spark.sql.shuffle.partitions")
+                if recorded.isDefined():
+                    return int(recorded.get())
+        return None
+
+    def was_rescale(self, batch: int) -> bool:
+        """Whether a micro-batch is one that Spark made to rescale: it is the first one with so many state partitions."""
+        return batch > 0 and self.partitions(batch) != self.partitions(batch - 1)
+
+    @property
+    def rescaling(self) -> int | None:
+        """How many state partitions an interrupted rescale was to make."""
+        return self.partitions(self.begun) if self.begun > self.committed and self.was_rescale(self.begun) else None
+
+    def require_no_rescale(self, location: str) -> None:
+        """`UnsupportedConfiguration` if a rescale was interrupted, which only that rescale can end."""
+        if self.rescaling is not None:
+            message = (
+                f"the rescale of {location} to {self.rescaling} state partitions was interrupted, and the query cannot go "
+                f"on before it has ended. Run fb.rescale({location!r}, {self.rescaling}) again, then start the query."
+            )
+            _log.error("%s", message)  # Spark fails before the first task can say so
+            raise UnsupportedConfiguration(message)
+
+
+def _latest(log: Any) -> int:
+    latest = log.getLatestBatchId()
+    return int(latest.get()) if latest.isDefined() else -1
+
+
+def require_at_home(location: str) -> None:
+    """`UnsupportedConfiguration` for a checkpoint that was copied from elsewhere.
+
+    Spark keeps the absolute paths of its state's schemas in the checkpoint, and would read those of the original, or fail.
+    """
+    for recorded in _schema_paths(location):
+        elsewhere = recorded.rpartition("/state/")[0]
+        if not _same(location, elsewhere):
+            message = (
+                f"the checkpoint at {location} was copied from {elsewhere}: Spark keeps absolute paths of its state's "
+                "schemas, and these still lead there. docs/operations.md (move a checkpoint) says how to change them."
+            )
+            _log.error("%s", message)  # Spark may fail before the first task can say so
+            raise UnsupportedConfiguration(message)
+
+
+def _same(location: str, other: str) -> bool:
+    """Whether two locations are one directory, as far as can be told."""
+    here, there = local_path(location), local_path(other)
+    if here is None or there is None:  # schemes and hosts have several names
+        return _path(location) == _path(other)
+    try:
+        return here.resolve() == there.resolve() or here.samefile(there)
+    except OSError:
+        return False
+
+
+def _path(location: str) -> str:
+    """A location without what has several names: the scheme, and the host where that is not a bucket."""
+    scheme, _, rest = location.partition(":")
+    return (rest if scheme in _BUCKETS else re.sub("^//[^/]*", "", rest)).rstrip("/")
+
+
+def _schema_paths(location: str) -> list[str]:
+    """Where Spark says that the schemas of its state are; nothing where that cannot be read, which Spark reports itself."""
+    found: list[str] = []
+    with contextlib.suppress(Exception):  # of any file system, of which only Spark knows how it is reached
+        state = archive_at(location).within("state")
+        for operator in state.directories():
+            metadata = state.within(f"{operator}/_metadata/v2")
+            batches = [int(name) for name in metadata.names() if name.isdigit()]
+            for store in json.loads(metadata.read(str(max(batches))).splitlines()[1])["stateStoreInfo"] if batches else ():
+                found += store["stateSchemaFilePaths"]
+    return found

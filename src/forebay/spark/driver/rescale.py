@@ -1,0 +1,171 @@
+"""``fb.rescale``: a stopped query gets another number of state partitions.
+
+Spark rewrites its own state, which has a token for each virtual node, as a micro-batch that reads no rows. The files that
+the tokens name stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration
+from forebay.spark.driver.checkpoint import Logs, require_at_home
+from forebay.spark.driver.conf import Conf
+from forebay.spark.worker.operator import STATE
+from forebay.state.layout import VNODES
+
+if TYPE_CHECKING:
+    from forebay.state.inspection import OperatorState
+
+
+def rescale(checkpointLocation: str, partitions: int) -> None:
+    """Give a stopped query another number of state partitions. When it is started again, it goes on with its state.
+
+    Tokens move, a line for each virtual node; the files of forebay's state do not. If the call is interrupted, the query
+    does not start until the same call has been made again. If the query has that number already, nothing happens.
+
+    Parameters
+    ----------
+    checkpointLocation : str
+        The checkpoint location of the query. The query must be stopped, and its last micro-batch must have ended.
+    partitions : int
+        How many state partitions the query gets. It must divide the number of virtual nodes of every operator, which
+        ``spark.forebay.virtualNodes`` has fixed when the query was started for the first time.
+
+    Raises
+    ------
+    InvalidArgument
+        If there is no query of forebay at the location, or if it cannot have so many state partitions.
+    UnsupportedConfiguration
+        If the query is running, or has not ended its last micro-batch, or was begun without ``spark.forebay.virtualNodes``.
+    CorruptState, VersionNotFound
+        If the checkpoint is damaged, or without the state that belongs to it. It is left as it is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import forebay as fb
+    >>> checkpoint = tempfile.mkdtemp()
+    >>> spark.conf.set("spark.forebay.virtualNodes", 4)
+    >>> rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 1)
+    >>> ticks = rates.option("advanceMillisPerBatch", 1000).load().withWatermark("timestamp", "1 minute")
+    >>> counts = fb.groupBy(ticks, fb.window("timestamp", "1 hour"), (ticks.value % 2).alias("odd")).agg(fb.count("*"))
+    >>> writer = counts.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    >>> query = writer.trigger(availableNow=True).start()
+    >>> query.awaitTermination()
+    >>> fb.rescale(checkpoint, 4)
+    >>> query = writer.trigger(availableNow=True).start()  # with 4 state partitions
+    >>> query.awaitTermination()
+    >>> spark.conf.unset("spark.forebay.virtualNodes")
+    """
+    from forebay.state import inspection  # imports polars
+
+    session = SparkSession.getActiveSession()
+    if session is None or not hasattr(session, "_jsparkSession"):
+        raise UnsupportedConfiguration("fb.rescale needs a classic Spark session, and there is none. Make one first.")
+    if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
+        raise InvalidArgument(f"partitions is {partitions!r}; it must be a whole number of at least 1")
+    location, logs, query = _opened(session, checkpointLocation)
+    _require_stopped(session, location, logs, query, partitions)
+    require_at_home(location)
+    root = Conf.of(session).place.root(location, query)
+    operators = inspection.operators(root)
+    _require_even(location, operators, partitions)
+    if logs.partitions(logs.begun) == partitions and logs.begun == logs.committed:
+        return
+    try:
+        for token in _tokens(session, location):
+            inspection.require_there(root, token, operators)
+        session._streamingCheckpointManager.repartition(location, partitions)
+    except (Py4JJavaError, PySparkException) as error:
+        cause = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
+        raise CorruptState(
+            f"Spark cannot rescale the checkpoint at {location}: {cause}\n"
+            "If it is damaged, restore it from a copy, together with its state directory."
+        ) from error
+
+
+def session(state_directory: str | None) -> SparkSession:
+    """A session for `rescale` alone, local unless Spark's own configuration says otherwise."""
+    builder = SparkSession.builder.appName("forebay state rescale")
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    if state_directory is not None:
+        settings["spark.forebay.stateDirectory"] = state_directory
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _opened(session: SparkSession, location: str) -> tuple[str, Logs, str]:
+    """A checkpoint: its location as Spark writes it, its logs, and the id of its query."""
+    spark: Any = session._jvm.org.apache.spark.sql.execution.streaming  # type: ignore[union-attr]
+    try:
+        found = spark.utils.StreamingUtils.resolvedCheckpointLocation(session._jsc.hadoopConfiguration(), location)
+        metadata = spark.runtime.StreamingQueryCheckpointMetadata(session._jsparkSession, found, True)
+        logs = Logs(metadata.offsetLog(), metadata.commitLog())
+        if logs.begun < 0:
+            raise InvalidArgument(
+                f"{location} is not the checkpoint location of a query that has ever run. Name the directory that the query "
+                "has as its checkpointLocation."
+            )
+        return str(found), logs, str(metadata.streamMetadata().id())
+    except Py4JJavaError as error:
+        raise CorruptState(
+            f"the checkpoint at {location} cannot be read: {error.java_exception.getMessage()}. Restore it from a copy, "
+            "together with its state directory."
+        ) from error
+
+
+def _require_stopped(session: SparkSession, location: str, logs: Logs, query: str, partitions: int) -> None:
+    """`UnsupportedConfiguration` if the query runs, or if its last micro-batch or another rescale has not ended."""
+    uuid = session._jvm.java.util.UUID.fromString(query)  # type: ignore[union-attr]
+    if session._jsparkSession.sharedState().activeStreamingQueries().containsKey(uuid):
+        raise UnsupportedConfiguration(f"the query with the checkpoint at {location} is running. Stop it, then rescale it.")
+    if logs.rescaling not in (None, partitions):
+        logs.require_no_rescale(location)
+    if logs.begun > logs.committed and logs.rescaling is None:
+        raise UnsupportedConfiguration(
+            f"the query with the checkpoint at {location} has begun micro-batch {logs.begun} and not ended it: it runs "
+            "somewhere, or it was stopped or has failed in that micro-batch. Stop it if it runs. Otherwise start it with "
+            "trigger(availableNow=True) and wait until it ends. Then rescale it."
+        )
+
+
+def _require_even(location: str, operators: Sequence[OperatorState], partitions: int) -> None:
+    """An error unless so many state partitions divide the virtual nodes of every operator."""
+    if not operators:
+        raise InvalidArgument(
+            f"the query with the checkpoint at {location} has no state of forebay. If it keeps its state elsewhere, set "
+            "spark.forebay.stateDirectory as the query does."
+        )
+    for layout in (operator.layout for operator in operators):
+        if VNODES not in layout:
+            raise UnsupportedConfiguration(
+                f"the operator {layout['window']} of the query with the checkpoint at {location} was begun without "
+                "spark.forebay.virtualNodes, so its virtual nodes belong to the state partitions that it has. Set it and "
+                "start the query with a new checkpoint location."
+            )
+        if layout[VNODES] % partitions:
+            divisors = ", ".join(str(1 << power) for power in range(layout[VNODES].bit_length()))
+            raise InvalidArgument(
+                f"partitions is {partitions}, which does not divide the {layout[VNODES]} virtual nodes of the operator "
+                f"{layout['window']}. Possible are {divisors}."
+            )
+
+
+def _tokens(session: SparkSession, location: str) -> list[str]:
+    """What Spark's state has for the virtual nodes of all operators of forebay."""
+    tokens: list[str] = []
+    for operator in session.read.format("state-metadata").load(location).collect():
+        variables = json.loads(operator["operatorProperties"] or "{}").get("stateVariables", ())
+        if any(variable["stateName"] == STATE for variable in variables):
+            states = session.read.format("statestore").option("operatorId", operator["operatorId"])
+            rows = states.option("stateVarName", STATE).load(location).select("value.token").dropna().collect()
+            tokens += [row["token"] for row in rows]
+    return tokens

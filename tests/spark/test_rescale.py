@@ -1,0 +1,248 @@
+"""A stopped query gets another number of state partitions, and goes on as if it had always had them."""
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from streams import generate
+from test_recovery import flipped, push_watermark, run
+
+import forebay as fb
+from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration, VersionNotFound
+
+DELAY = "10 minutes"
+
+
+@pytest.fixture
+def virtual_nodes(spark):
+    spark.conf.set("spark.forebay.virtualNodes", "8")
+    yield
+    spark.conf.unset("spark.forebay.virtualNodes")
+
+
+@pytest.fixture
+def stream(spark, tmp_path, virtual_nodes):
+    return generate(spark, tmp_path, keys=20, rows=100)
+
+
+def operators(df):
+    """Results of operators of each pattern, and of one over the results of another."""
+    tumbling = fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.median("x").alias("value"))
+    sliding = fb.groupBy(df, fb.window("ts", "10 seconds", "5 seconds"), "key").agg(fb.sum("l").alias("value"))
+    sessions = fb.groupBy(df, fb.session_window("ts", "3 seconds"), "key").agg(fb.count("*").alias("value"))
+    again = fb.window(F.window_time("window"), "1 minute")
+    left, right = df.select("ts", "key", "u"), df.where("u % 3 = 0").select("ts", "key", F.col("u").alias("v"))
+    return {
+        "tumbling": tumbling,
+        "sliding": sliding,
+        "sessions": sessions,
+        "chained": fb.groupBy(sliding, again, "key").agg(fb.max("value").alias("value")),
+        "joined": fb.intervalJoin(left, right, "key", "-1 second", "2 seconds", timeColumn="ts").select("key", "u", "v"),
+    }
+
+
+def in_spark(df):
+    """The same as Spark has it."""
+    sliding = df.groupBy(F.window("ts", "10 seconds", "5 seconds"), "key").agg(F.sum("l").alias("value"))
+    left, right = df.select("ts", "key", "u").alias("l"), df.where("u % 3 = 0").select("ts", "key", F.col("u").alias("v"))
+    between = (F.unix_micros("r.ts") - F.unix_micros("l.ts")).between(-1_000_000, 2_000_000)
+    joined = left.join(right.alias("r"), between & (F.col("l.key") == F.col("r.key")))
+    return {
+        "tumbling": df.groupBy(F.window("ts", "10 seconds"), "key").agg(F.median("x").alias("value")),
+        "sliding": sliding,
+        "sessions": df.groupBy(F.session_window("ts", "3 seconds"), "key").agg(F.count("*").alias("value")),
+        "chained": sliding.groupBy(F.window(F.window_time("window"), "1 minute"), "key").agg(F.max("value").alias("value")),
+        "joined": joined.select("l.key", "u", "v"),
+    }
+
+
+def as_text(results, kinds):
+    found = {kind: results[kind].select(F.lit(kind).alias("kind"), F.to_json(F.struct("*")).alias("row")) for kind in kinds}
+    return functools.reduce(DataFrame.union, found.values())
+
+
+def counted(df):
+    """How often each row of a kind is there, but for those of the row that ends all windows."""
+    return sorted(tuple(row) for row in df.where("row not like '%T01:%'").groupBy("kind", "row").count().collect())
+
+
+def a_file_at_a_time(stream, directory):
+    """The stream with files that arrive one after another, and a function that has the next ones arrive."""
+    waiting = sorted(Path(stream.path).iterdir())
+    there = directory / "arrived"
+    there.mkdir()
+    schema = stream.spark.read.parquet(stream.path).schema
+    source = stream.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(there))
+
+    def arrive(number):
+        for _ in range(number):
+            shutil.copy2(waiting[0], there / waiting.pop(0).name)
+
+    return source.withColumn("k_interval", F.lit(None)).withWatermark("ts", DELAY), arrive
+
+
+def partitions(checkpoint):
+    """Which virtual nodes Spark's state has in each partition of each operator."""
+    spark, found = SparkSession.getActiveSession(), {}
+    for operator in (checkpoint / "state").iterdir():
+        state = spark.read.format("statestore").option("operatorId", operator.name).option("stateVarName", "version")
+        for row in state.load(str(checkpoint)).collect():
+            found.setdefault(operator.name, {}).setdefault(row.partition_id, []).append(row.key.vnode)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "numbers"),
+    [
+        (["sliding", "sessions"], [4]),
+        pytest.param(["tumbling", "sliding", "sessions", "chained", "joined"], [4, 2, 8, 1], marks=pytest.mark.slow),
+    ],
+)
+def test_a_rescaled_query_gives_what_spark_gives(spark, stream, tmp_path, kinds, numbers):
+    push_watermark(stream, 1)
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    result, checkpoint = as_text(operators(df), kinds), tmp_path / "ck"
+    arrive(2)
+    run(result, checkpoint)
+    for number in numbers:
+        files = {path for path in (checkpoint / "forebay").rglob("*") if path.is_file()}
+        fb.rescale(str(checkpoint), number)
+        assert files == {path for path in (checkpoint / "forebay").rglob("*") if path.is_file()}
+        for placed in partitions(checkpoint).values():
+            assert sorted(map(len, placed.values())) == [8 // number] * number
+        arrive(1)
+        query = run(result, checkpoint)
+    arrive(4 - len(numbers))
+    query = run(result, checkpoint)
+    expected = counted(as_text(in_spark(stream.static), kinds))
+    assert counted(spark.read.schema(result.schema).parquet(str(tmp_path / "out"))) == expected
+    assert fb.progress(query).rowsLate == 0
+
+
+def test_what_is_refused(spark, stream, tmp_path):
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    arrive(1)
+    result, checkpoint = operators(df)["sliding"], tmp_path / "ck"
+    with pytest.raises(InvalidArgument, match="not the checkpoint location of a query that has ever run"):
+        fb.rescale(str(checkpoint), 4)
+    assert not checkpoint.exists()
+    writer = result.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    running = writer.start()
+    running.processAllAvailable()
+    try:
+        with pytest.raises(UnsupportedConfiguration, match="is running"):
+            fb.rescale(str(checkpoint), 4)
+    finally:
+        running.stop()
+    there = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    for number in (0, 3, 16, "4"):
+        with pytest.raises(InvalidArgument, match=f"partitions is '?{number}'?"):
+            fb.rescale(str(checkpoint), number)
+    manifest = max((checkpoint / "forebay").rglob("*.manifest"), key=lambda path: path.name)
+    manifest.rename(tmp_path / "elsewhere")
+    with pytest.raises(VersionNotFound, match="both are one unit"):
+        fb.rescale(str(checkpoint), 4)
+    manifest.write_bytes(flipped((tmp_path / "elsewhere").read_bytes(), b""))
+    with pytest.raises(CorruptState, match="is damaged"):
+        fb.rescale(str(checkpoint), 4)
+    manifest.write_bytes((tmp_path / "elsewhere").read_bytes())
+    commit = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    commit.rename(tmp_path / "commit")
+    with pytest.raises(UnsupportedConfiguration, match=f"has begun micro-batch {commit.name} and not ended it"):
+        fb.rescale(str(checkpoint), 4)
+    (tmp_path / "commit").rename(commit)
+    assert there == sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    fb.rescale(str(checkpoint), 2)  # which it has
+
+
+@pytest.mark.slow
+def test_queries_that_cannot_be_rescaled(spark, stream, tmp_path):
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    arrive(1)
+    run(df.dropDuplicatesWithinWatermark(["key"]).select("key"), tmp_path / "foreign")
+    with pytest.raises(InvalidArgument, match="has no state of forebay"):
+        fb.rescale(str(tmp_path / "foreign"), 4)
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        with pytest.raises(StreamingQueryException, match="virtualNodes is 8 and the query has 3 state partitions"):
+            run(operators(df)["sliding"], tmp_path / "uneven", "uneven out")
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+    spark.conf.unset("spark.forebay.virtualNodes")
+    run(operators(df)["sliding"], tmp_path / "unset", "unset out")
+    with pytest.raises(UnsupportedConfiguration, match=r"was begun without\s+spark.forebay.virtualNodes"):
+        fb.rescale(str(tmp_path / "unset"), 4)
+    spark.conf.set("spark.forebay.virtualNodes", "8")
+    with pytest.raises(StreamingQueryException, match="virtualNodes: the checkpoint has None, the query now has 8"):
+        run(operators(df)["sliding"], tmp_path / "unset", "unset out")
+    run(operators(df)["tumbling"], tmp_path / "original", "original out")
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    with pytest.raises(UnsupportedConfiguration, match="was copied from"):
+        fb.rescale(str(tmp_path / "copy"), 4)
+
+
+MOMENTS = {
+    "begun": "offsets/{batch}",
+    "state is being written": "state/*/*/{version}*.zip",
+    "almost done": "state/*/_metadata/v2/{batch}",
+}
+
+
+@pytest.mark.slow
+def test_a_rescale_that_is_killed_is_completed_by_the_next_one(spark, stream, tmp_path):
+    push_watermark(stream, 1)
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    kinds = ["tumbling", "sessions"]
+    result, checkpoint = as_text(operators(df), kinds), tmp_path / "ck"
+    arrive(1)
+    run(result, checkpoint)
+    interrupted = 0
+    for number, moment in zip((4, 8, 2, 4), (None, *MOMENTS), strict=True):
+        batch = 1 + max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+        kill_a_rescale(checkpoint, number, moment and MOMENTS[moment].format(batch=batch, version=batch + 1))
+        if (checkpoint / "offsets" / str(batch)).exists() and not (checkpoint / "commits" / str(batch)).exists():
+            interrupted += 1
+            with pytest.raises(StreamingQueryException, match="STREAMING_UNFINISHED_REPARTITION_DETECTED"):
+                run(result, checkpoint)
+            with pytest.raises(UnsupportedConfiguration, match=f"state partitions was interrupted.* {number}\\) again"):
+                fb.rescale(str(checkpoint), 1)
+        fb.rescale(str(checkpoint), number)
+        for placed in partitions(checkpoint).values():
+            assert sorted(map(len, placed.values())) == [8 // number] * number
+        arrive(1)
+        run(result, checkpoint)
+    arrive(1)
+    run(result, checkpoint)
+    assert interrupted >= 2
+    expected = counted(as_text(in_spark(stream.static), kinds))
+    assert counted(spark.read.schema(result.schema).parquet(str(tmp_path / "out"))) == expected
+
+
+def kill_a_rescale(checkpoint, number, moment):
+    """Run the command in a process of its own, and kill all of it when a file is there, or right after its start."""
+    command = "from forebay.cli.app import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "state", "rescale", str(checkpoint), str(number)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 240
+        while moment and process.poll() is None and not any(checkpoint.glob(moment)):
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        if not moment:
+            time.sleep(1)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
