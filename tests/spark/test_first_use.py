@@ -41,11 +41,13 @@ def printed(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_no_environment_variable_is_needed(printed):
     batches, results = map(int, re.findall(r"batches (\d+) results (\d+)", printed.stdout)[0])
     assert batches >= 8
     assert results > 3900
 
 
+@pytest.mark.slow
 def test_spark_has_nothing_to_say_of_timers(printed):
     assert "TimerStateImpl" not in printed.stderr

@@ -83,6 +83,7 @@ def test_sides_with_watermarks_of_their_own_one_of_them_hours_behind(spark, sour
     assert fb.progress(query).rowsLate == 0
 
 
+@pytest.mark.slow
 def test_a_join_of_two_windowed_streams_over_which_another_operator_runs(spark, sources, tmp_path):
     """Three levels: counts of each side, joined by their windows, and the largest sum of a minute."""
 

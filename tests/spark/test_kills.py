@@ -136,7 +136,7 @@ def kill_some(process, victim, pick):
 
 
 @pytest.mark.parametrize(
-    ("kind", "victim", "seed"), [*QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in MANY)]
+    ("kind", "victim", "seed"), [pytest.param(*each, marks=pytest.mark.slow) for each in (*QUICK, *MANY)]
 )
 def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, victim, seed):
     expected, pick = undisturbed(kind), random.Random(seed)
@@ -184,8 +184,8 @@ def standalone(directory):
 @pytest.mark.parametrize(
     ("kind", "again"),
     [
-        ("failing", "task"),
-        ("losing", "stage"),
+        pytest.param("failing", "task", marks=pytest.mark.slow),
+        pytest.param("losing", "stage", marks=pytest.mark.slow),
         pytest.param("slow", "task", marks=pytest.mark.slow),
     ],
 )

@@ -311,6 +311,7 @@ def test_a_full_disk_stops_the_query_with_the_path(spark, stream, tmp_path):
     assert fb.progress(run(counts(stream.streaming("1 second")), checkpoint)).rowsIn > 0
 
 
+@pytest.mark.slow
 def test_two_queries_and_two_operators_in_one_query_share_nothing(spark, stream, tmp_path):
     other = generate(spark, tmp_path, keys=3, rows=50, seed=2)
     for each in (stream, other):
