@@ -12,7 +12,7 @@ from test_golden import PLANS, batch
 def test_nothing_happens_before(name, tmp_path):
     plan, version, fired, idle = PLANS[name], None, NEVER, 0
     for number in range(8):
-        open_stores._open.clear()
+        open_stores.clear()
         instance = open_instance(plan, tmp_path / "0", version, fired)
         if number < 4:
             instance.ingest(batch(plan, number))

@@ -85,7 +85,7 @@ def run(plan, directory, version, numbers, until):
     """The results of some micro-batches, one by one, and the version after them."""
     results = []
     for number in numbers:
-        open_stores._open.clear()
+        open_stores.clear()
         before = NEVER if number == 0 else number * 20 - 5
         instance = open_instance(plan, directory, version, before)
         instance.ingest(batch(plan, number))

@@ -57,7 +57,7 @@ def joined(plan, batches, directory, *, reopened):
     batches = list(batches)
     for number, rows in enumerate(batches):
         if reopened:
-            open_stores._open.clear()
+            open_stores.clear()
         instance = open_instance(plan, directory / "0", version, watermark)
         taken += [row for row in rows if row[0] > watermark]
         for part in (rows[: ROWS // 3], rows[ROWS // 3 :]):

@@ -119,7 +119,7 @@ def test_equals_the_model(tmp_path, windows, pattern, every, lateness, accumulat
             for _ in range(chance.choice([0, 1, 20, 20]))
         ]
         if chance.random() < 0.3:
-            open_stores._open.clear()
+            open_stores.clear()
         instance = open_instance(plan, tmp_path / "0", version, watermark)
         if rows:
             instance.ingest(batch_of(windows, rows))

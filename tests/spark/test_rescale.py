@@ -184,6 +184,9 @@ def test_queries_that_cannot_be_rescaled(spark, stream, tmp_path):
     spark.conf.set("spark.forebay.virtualNodes", "8")
     with pytest.raises(StreamingQueryException, match="virtualNodes: the checkpoint has None, the query now has 8"):
         run(operators(df)["sliding"], tmp_path / "unset", "unset out")
+    run(operators(df)["tumbling"].limit(1000), tmp_path / "limited", "limited out")
+    with pytest.raises(UnsupportedConfiguration, match="Spark cannot rescale the state of globalLimit"):
+        fb.rescale(str(tmp_path / "limited"), 4)
     run(operators(df)["tumbling"], tmp_path / "original", "original out")
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
     with pytest.raises(UnsupportedConfiguration, match="was copied from"):

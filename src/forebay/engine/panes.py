@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW
 from forebay.store.aligned import SLICE
 from forebay.store.key_index import Slots
@@ -49,7 +49,11 @@ class PaneInstance(ByKeyInstance):
         self._store.index.schedule(touched, self._firing.next(self._store.index.ends(touched), self._fired_until))
 
     def _due(self) -> int:
-        return min(self._due_by_estimate(), self._store.index.earliest() + self._firing.allowed_lateness)
+        due, index = self._due_by_estimate(), self._store.index
+        if due == NEVER:
+            return NEVER
+        ends = index.ends(index.live()) + self._firing.allowed_lateness
+        return min(due, int(ends.min(initial=END_OF_TIME)))
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         live = self._store.index.live()

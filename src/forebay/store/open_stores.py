@@ -20,6 +20,8 @@ from forebay.store.unaligned import Merge, UnalignedStore
 _MOST = 512
 
 _open: OrderedDict[Path, UnalignedStore] = OrderedDict()
+_sizes: dict[Path, int] = {}
+"""Bytes of memory of each, when it was kept."""
 
 
 def take(
@@ -36,6 +38,7 @@ def take(
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
     """
     store = _open.pop(directory, None)
+    _sizes.pop(directory, None)
     if (
         store is not None
         and version is not None
@@ -58,8 +61,13 @@ def keep(store: UnalignedStore) -> None:
     """
     store.merge = None  # it belongs to the batch that is over, and that has the store: a cycle would outlive both
     store.use(LOCAL)
-    _open[store.directory] = store
-    while len(_open) > _MOST or (
-        len(_open) > 1 and sum(s.memory_bytes for s in _open.values()) > store.options.memory_bytes
-    ):
-        _open.popitem(last=False)
+    _open[store.directory], _sizes[store.directory] = store, store.memory_bytes
+    while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > store.options.memory_bytes):
+        directory, _ = _open.popitem(last=False)
+        del _sizes[directory]
+
+
+def clear() -> None:
+    """Keep none any more."""
+    _open.clear()
+    _sizes.clear()

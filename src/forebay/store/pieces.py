@@ -38,7 +38,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def read(cls, batch: pa.RecordBatch) -> Pieces:
-        return cls(*(column.to_numpy() for column in batch.columns))
+        return cls(*(column.to_numpy().copy() for column in batch.columns))  # a view would hold on to the whole file
 
     def as_batch(self) -> pa.RecordBatch:
         return pa.record_batch({name: pa.array(column) for name, column in self._asdict().items()})

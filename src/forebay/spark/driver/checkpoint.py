@@ -50,7 +50,8 @@ class Logs:
 
     def was_rescale(self, batch: int) -> bool:
         """Whether a micro-batch is one that Spark made to rescale: it is the first one with so many state partitions."""
-        return batch > 0 and self.partitions(batch) != self.partitions(batch - 1)
+        before, now = self.partitions(batch - 1), self.partitions(batch)
+        return batch > 0 and None not in (before, now) and before != now
 
     @property
     def rescaling(self) -> int | None:

@@ -24,6 +24,21 @@ if TYPE_CHECKING:
     from forebay.state.inspection import OperatorState
 
 
+_MOVABLE = {
+    "applyInPandasWithState",
+    "dedupe",
+    "dedupeWithinWatermark",
+    "flatMapGroupsWithState",
+    "sessionWindowStateStoreSaveExec",
+    "stateStoreSave",
+    "symmetricHashJoin",
+    "transformWithStateExec",
+    "transformWithStateInPandasExec",
+    "transformWithStateInPySparkExec",
+}
+"""The stateful operators of Spark whose state Spark can rewrite, as the checkpoint names them."""
+
+
 def rescale(checkpointLocation: str, partitions: int) -> None:
     """Give a stopped query another number of state partitions. When it is started again, it goes on with its state.
 
@@ -76,15 +91,23 @@ def rescale(checkpointLocation: str, partitions: int) -> None:
     require_at_home(location)
     root = Conf.of(session).place.root(location, query)
     operators = inspection.operators(root)
-    _require_even(location, operators, partitions)
-    if logs.partitions(logs.begun) == partitions and logs.begun == logs.committed:
-        return
     try:
-        for token in _tokens(session, location):
+        _require_movable(session, location)
+        tokens = _tokens(session, location)
+        used = {token.partition("/")[0] for token in tokens}
+        _require_even(location, [each for each in operators if not used or each.id in used], partitions)
+        if logs.partitions(logs.begun) == partitions and logs.begun == logs.committed:
+            return
+        for token in tokens:
             inspection.require_there(root, token, operators)
         session._streamingCheckpointManager.repartition(location, partitions)
     except (Py4JJavaError, PySparkException) as error:
         cause = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
+        if _opened(session, checkpointLocation)[1].rescaling == partitions:
+            raise UnsupportedConfiguration(
+                f"the rescale of {location} to {partitions} state partitions has begun and was not ended: {cause}\n"
+                "Remove the cause and make the same call again, in a session with the settings of the query."
+            ) from error
         raise CorruptState(
             f"Spark cannot rescale the checkpoint at {location}: {cause}\n"
             "If it is damaged, restore it from a copy, together with its state directory."
@@ -134,6 +157,16 @@ def _require_stopped(session: SparkSession, location: str, logs: Logs, query: st
             f"the query with the checkpoint at {location} has begun micro-batch {logs.begun} and not ended it: it runs "
             "somewhere, or it was stopped or has failed in that micro-batch. Stop it if it runs. Otherwise start it with "
             "trigger(availableNow=True) and wait until it ends. Then rescale it."
+        )
+
+
+def _require_movable(session: SparkSession, location: str) -> None:
+    """`UnsupportedConfiguration` for operators that Spark cannot rescale, which it finds out only after it has begun."""
+    names = {row["operatorName"] for row in session.read.format("state-metadata").load(location).collect()}
+    if names - _MOVABLE:
+        raise UnsupportedConfiguration(
+            f"Spark cannot rescale the state of {', '.join(sorted(names - _MOVABLE))} in the query with the checkpoint at "
+            f"{location}. Start that query with a new checkpoint location, or leave the operator out."
         )
 
 

@@ -39,7 +39,9 @@ def packer(plan: bytes, place: Place, layout: Layout, *, streaming: bool) -> Arr
 
         vnodes = vnodes_of(layout, task.state_partitions())
         updating = updating or loaded.firing is not None
-        if task.is_first():  # the operator runs for all virtual nodes in every micro-batch, whether rows come or not
+        # The operator runs for all virtual nodes in every micro-batch, whether rows come or not. With one state partition
+        # Spark may leave the shuffle out; then the task of a pack can have any number.
+        if task.is_first() or task.state_partitions() == 1:
             yield pa.record_batch([pa.array(vnodes), pa.nulls(len(vnodes), pa.binary())], [VNODE, PAYLOAD])
         for vnode, blob in pack(batches, loaded, vnodes, updating=updating, hashed=hashed):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
