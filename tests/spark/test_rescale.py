@@ -182,6 +182,7 @@ def test_queries_that_cannot_be_rescaled(spark, stream, tmp_path):
     with pytest.raises(UnsupportedConfiguration, match=r"was begun without\s+spark.forebay.virtualNodes"):
         fb.rescale(str(tmp_path / "unset"), 4)
     spark.conf.set("spark.forebay.virtualNodes", "8")
+    arrive(1)
     with pytest.raises(StreamingQueryException, match="virtualNodes: the checkpoint has None, the query now has 8"):
         run(operators(df)["sliding"], tmp_path / "unset", "unset out")
     run(operators(df)["tumbling"].limit(1000), tmp_path / "limited", "limited out")
