@@ -4,10 +4,11 @@
         ...                     # a driver of hosts.master, on the machine itself
         hosts.kill(1)
 
-A host has an address, 10.77.0.I, a network card that takes and gives no more than it is allowed, and a disk of its own, which
-all hosts see under one path. One more host, the store, has the checkpoint, and the others mount it at one path with sshfs: so
-what is read from a checkpoint, and what is written to it, goes through the cards of both. The driver is on the machine itself
-and has the store's directory without a network. Source files are read from the machine's own file system by all.
+A host has an address, 10.77.0.I, a network card that takes and gives no more than it is allowed, and a disk of its own,
+which all hosts see under one path. One more host, the store, has the checkpoint, and the others mount it at one path with
+sshfs: so what is read from a checkpoint, and what is written to it, goes through the cards of both. The driver is on the
+machine itself and has the store's directory without a network. Source files are read from the machine's own file system by
+all.
 
 It needs root, `ip` and `tc` (iproute2), `sshfs` and the SFTP server of OpenSSH. sshfs talks to that server without SSH in
 between: encryption would take a share of the machine's few cores that hosts of their own would not miss.
@@ -147,12 +148,12 @@ class Hosts:
             if b"deploy.worker.Worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGPWR)
 
-    def slow(self, i: int, cores: float) -> None:
-        """Let a host have so many cores of CPU time."""
+    def slow(self, i: int, cores: float | None) -> None:
+        """Let a host have so many cores of CPU time, or as many as there are."""
         group = _group(i)
         if group is None:
             raise SystemExit("no control group for CPU time can be written here, so no host can be slowed down")
-        _bound(group, f"{int(cores * PERIOD)}")
+        _bound(group, cores)
 
     def received(self) -> dict[int, int]:
         """Bytes that have come in at each host since it was made; the store is number `STORE`."""
@@ -264,11 +265,12 @@ def _group(i: int) -> Path | None:
     return None
 
 
-def _bound(group: Path, microseconds: str) -> None:
+def _bound(group: Path, cores: float | None) -> None:
+    microseconds = None if cores is None else int(cores * PERIOD)
     if (group / "cpu.max").exists():
-        (group / "cpu.max").write_text(f"{microseconds} {PERIOD}")
-    else:
-        (group / "cpu.cfs_quota_us").write_text(microseconds)
+        (group / "cpu.max").write_text(f"{microseconds or 'max'} {PERIOD}")
+    elif group.exists():
+        (group / "cpu.cfs_quota_us").write_text(str(microseconds or -1))
 
 
 def _counter(i: int, direction: str) -> int:
