@@ -25,7 +25,8 @@ Columns of the result: `rows/s`, what the system can take; `normal`, the median 
 longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of normal, by their
 median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next micro-batch; `MB normal`
 and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of a row to the
-end of its micro-batch, at most; `moved`, the partitions that are elsewhere in the end.
+end of its micro-batch, at most; `moved`, the partitions that are elsewhere in the end, and `moved after`, when
+the last of them was.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
 ``bench/handover``: ``results.csv``, ``batches.csv``, charts, logs.
@@ -264,16 +265,26 @@ class Run:
         arrived = self.source.count
         wait_for(lambda: self.source.count > arrived, "nothing arrives")
         time.sleep(normal / 2)
-        placement, at = self.steering.placement(), time.time()
+        placement, at, handed = self.steering.placement(), time.time(), self._handed()
         noticed_at = self._happen(name, placement)
-        wait_for(lambda: self._over(at, normal), "", LIMIT, fail=False)
+        latest, moved_at = placement, at
+
+        def over() -> bool:
+            nonlocal latest, moved_at
+            now = self.steering.placement()
+            if now != latest:
+                latest, moved_at = now, time.time()
+            waiting = name == "added" and self.system == "replicas" and self._handed() == handed
+            after = [each for each in self.batches() if each["end"] > at]
+            return len(after) >= AFTER and (self.check or back(after, normal) is not None) and not waiting
+
+        wait_for(over, "", LIMIT, fail=False)
         noticed = noticed_at()
         batches = self.batches()[first:]
         after = [each for each in batches if each["end"] > at]
         longest = max(after, key=lambda each: each["seconds"])
         then = next((each["end"] for each in after if noticed and each["end"] > noticed), None)
         again = back(after, normal)
-        now = self.steering.placement()
         calm = [self.meter.between(each["begin"], each["end"]) for each in before]
         row = {
             "normal": normal,
@@ -285,7 +296,8 @@ class Run:
             "MB longest": self.meter.between(longest["begin"], longest["end"]),
             "latency normal": statistics.median(each["latency"] for each in before),
             "latency": max(each["latency"] for each in after),
-            "moved": sum(placement[partition] != executor for partition, executor in now.items()),
+            "moved": sum(placement[partition] != executor for partition, executor in latest.items()),
+            "moved after": moved_at - at,
         }
         return row, [{**each, "after": each["end"] - at} for each in batches]
 
@@ -335,9 +347,8 @@ class Run:
             self.cluster.decommission(number)
         return lambda: seen[0] if seen else None
 
-    def _over(self, at: float, normal: float) -> bool:
-        after = [each for each in self.batches() if each["end"] > at]
-        return len(after) >= AFTER and back(after, normal) is not None
+    def _handed(self) -> int:
+        return len(fb.handover(self.query).recent) if self.system == "replicas" else 0
 
     def _settle(self) -> None:
         """Where there are replicas, wait until they keep up, as they do in a query that has run for long."""
