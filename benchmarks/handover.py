@@ -25,11 +25,13 @@ Columns of the result: `rows/s`, what the system can take; `normal`, the median 
 longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of normal, by their
 median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next micro-batch; `MB normal`
 and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of a row to the
-end of its micro-batch, at most; `moved`, the partitions that are elsewhere in the end, and `moved after`, when
+end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each byte of rows, before the
+event; `moved`, the partitions that are elsewhere in the end, and `moved after`, when
 the last of them was.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
-``bench/handover``: ``results.csv``, ``batches.csv``, charts, logs.
+``bench/handover``: ``results.csv`` and ``batches.csv``, to which each run appends, charts, and logs. The tables in
+``docs/benchmarks.md`` are replaced.
 """
 
 from __future__ import annotations
@@ -181,21 +183,22 @@ def answer(results: DataFrame) -> list[int]:
 
 
 class Meter(threading.Thread):
-    """What has come in at the hosts, several times a second."""
+    """What has come in at the hosts and at the store, several times a second."""
 
     def __init__(self, cluster: Hosts) -> None:
         super().__init__(daemon=True)
-        self.cluster, self.samples, self.ended = cluster, [(time.time(), 0)], threading.Event()
+        self.cluster, self.samples, self.ended = cluster, [(time.time(), 0, 0)], threading.Event()
 
     def run(self) -> None:
         while not self.ended.wait(0.1):
             received = self.cluster.received()
-            received.pop(hosts.STORE)
-            self.samples.append((time.time(), sum(received.values())))
+            store = received.pop(hosts.STORE)
+            self.samples.append((time.time(), sum(received.values()), store))
 
-    def between(self, begin: float, end: float) -> float:
-        """Megabytes."""
-        times, counts = zip(*self.samples, strict=True)
+    def between(self, begin: float, end: float, *, store: bool = False) -> float:
+        """Megabytes, at the hosts or at the store."""
+        times, at_hosts, at_store = zip(*self.samples, strict=True)
+        counts = at_store if store else at_hosts
         return float(np.interp(end, times, counts) - np.interp(begin, times, counts)) / 1e6
 
 
@@ -285,6 +288,10 @@ class Run:
         longest = max(after, key=lambda each: each["seconds"])
         then = next((each["end"] for each in after if noticed and each["end"] > noticed), None)
         again = back(after, normal)
+        arrived_mb = sum(each["rows"] for each in before[1:]) * BYTES / ROWS / 1e6
+        steady = [
+            self.meter.between(before[0]["end"], before[-1]["end"], store=store) / arrived_mb for store in (False, True)
+        ]
         calm = [self.meter.between(each["begin"], each["end"]) for each in before]
         row = {
             "normal": normal,
@@ -292,6 +299,8 @@ class Run:
             "again": None if again is None else again - at,
             "noticed": noticed and noticed - at,
             "then": then and noticed and then - noticed,
+            "hosts": steady[0],
+            "store": steady[1],
             "MB normal": statistics.median(calm),
             "MB longest": self.meter.between(longest["begin"], longest["end"]),
             "latency normal": statistics.median(each["latency"] for each in before),
@@ -495,6 +504,7 @@ def main() -> None:
     parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--unchecked", action="store_true", help="do not check the answers first")
+    parser.add_argument("--report", action="store_true", help="only tables and charts, of the runs so far")
     parser.add_argument("--one", choices=SYSTEMS, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -503,6 +513,10 @@ def main() -> None:
         one(arguments.one, arguments.sizes[0], arguments.events, check=arguments.check)
         return
     OUT.mkdir(parents=True, exist_ok=True)
+    if arguments.report:
+        tables()
+        charts()
+        return
     if not arguments.unchecked:
         for system in arguments.systems:
             measured(system, CHECK, arguments.events, check=True)
@@ -514,7 +528,7 @@ def main() -> None:
             for line in measured(system, gigabytes, arguments.events):
                 append(OUT / "results.csv", [line["row"]])
                 append(OUT / "batches.csv", line["batches"])
-    table()
+    tables()
     charts()
 
 
@@ -527,10 +541,34 @@ def append(path: Path, rows: list[Row]) -> None:
         writer.writerows(rows)
 
 
-def table() -> None:
-    """Print what was measured, in this run and before."""
-    results = pl.read_csv(OUT / "results.csv")
-    print(report.markdown(results.with_columns(pl.col(pl.Float64).round(2)).fill_null("")))
+def tables() -> None:
+    """Print what was measured, in this run and before, and put it into the documentation; medians, if there is more."""
+    keys = ["GB", "event", "system"]
+    results = (
+        pl.read_csv(OUT / "results.csv")
+        .group_by(keys, maintain_order=True)
+        .agg(pl.len().alias("runs"), pl.exclude(keys).cast(pl.Float64).median())
+    )
+    order = [
+        pl.col("GB"),
+        *(pl.col(name).cast(pl.Enum(names)) for name, names in (("event", EVENTS), ("system", [*SYSTEMS]))),
+    ]
+    results = results.sort(order)
+    calm = results.filter(pl.col("event") == results["event"][0]).select(
+        "GB",
+        "system",
+        pl.col("rows/s").round_sig_figs(3).cast(int),
+        *(pl.col(name).round(1) for name in ("normal", "hosts", "store")),
+    )
+    measures = ["normal", "longest", "again", "noticed", "then", "latency normal", "latency"]
+    figures = [pl.col(name).round(1).cast(str).fill_null("-").alias(name) for name in measures]
+    counts = [pl.col(name).round(0).cast(int) for name in ("MB normal", "MB longest", "moved")]
+    moved = pl.col("moved after").round(1).cast(str).fill_null("-")
+    events = results.select(*keys, *figures, *counts, moved)
+    facts = ", ".join(f"{name} {value}" for name, value in json.loads((OUT / "machine.json").read_text()).items())
+    text = f"{facts}.\n\n{report.markdown(calm)}\n\n{report.markdown(events)}"
+    print(text)
+    report.replace(ROOT / "docs" / "benchmarks.md", "handover", text)
 
 
 def charts() -> None:
