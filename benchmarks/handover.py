@@ -457,9 +457,9 @@ def keep_logs(directory: Path) -> None:
             shutil.copy(path, directory / "-".join(path.relative_to(hosts.BASE).parts))
 
 
-def measured(system: str, gigabytes: float, events: list[str], *, check: bool = False) -> list[Row]:
+def measured(system: str, gigabytes: float, events: list[str], conf: list[str], *, check: bool = False) -> list[Row]:
     """Run one system in a process of its own, none of whose processes outlives it."""
-    command = [sys.executable, __file__, "--one", system, "--sizes", str(gigabytes), "--events", *events]
+    command = [sys.executable, __file__, "--one", system, "--sizes", str(gigabytes), "--events", *events, "--conf", *conf]
     OUT.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "SPARK_LOCAL_IP": f"{hosts.NET}.{hosts.DRIVER}"}
     env.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -503,12 +503,14 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=float, default=[1, 2, 5], help="GB of state")
     parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--conf", nargs="+", default=[], help="settings of Spark for all systems, as name=value")
     parser.add_argument("--unchecked", action="store_true", help="do not check the answers first")
     parser.add_argument("--report", action="store_true", help="only tables and charts, of the runs so far")
     parser.add_argument("--one", choices=SYSTEMS, help=argparse.SUPPRESS)
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     hosts.require()
+    COMMON.update(setting.split("=", 1) for setting in arguments.conf)
     if arguments.one:
         one(arguments.one, arguments.sizes[0], arguments.events, check=arguments.check)
         return
@@ -519,13 +521,13 @@ def main() -> None:
         return
     if not arguments.unchecked:
         for system in arguments.systems:
-            measured(system, CHECK, arguments.events, check=True)
+            measured(system, CHECK, arguments.events, arguments.conf, check=True)
             print(f"check    {system:12} rows equal", flush=True)
     (OUT / "machine.json").write_text(json.dumps(machine(), indent=1))
     for gigabytes in arguments.sizes:
         for system in arguments.systems:
             print(f"{system}, {gigabytes} GB", flush=True)
-            for line in measured(system, gigabytes, arguments.events):
+            for line in measured(system, gigabytes, arguments.events, arguments.conf):
                 append(OUT / "results.csv", [line["row"]])
                 append(OUT / "batches.csv", line["batches"])
     tables()
