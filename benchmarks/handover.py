@@ -86,7 +86,7 @@ BEYOND = 2 * WINDOW // STEP
 PORTION = 4.0
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
-LIMIT = 120
+LIMIT = 90
 """Seconds after an event that are watched, at most."""
 SLOW = 0.2
 CHECK = 0.05
@@ -479,6 +479,8 @@ def measured(system: str, gigabytes: float, events: list[str], conf: list[str], 
                 if line.startswith("{"):
                     lines.append(json.loads(line))
                     if not check:
+                        append(OUT / "results.csv", [lines[-1]["row"]])
+                        append(OUT / "batches.csv", lines[-1]["batches"])
                         print("  ", {name: rounded(value) for name, value in lines[-1]["row"].items()}, flush=True)
             process.wait()
         finally:
@@ -503,7 +505,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=float, default=[1, 2, 5], help="GB of state")
     parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
-    parser.add_argument("--conf", nargs="+", default=[], help="settings of Spark for all systems, as name=value")
+    parser.add_argument("--conf", nargs="*", default=[], help="settings of Spark for all systems, as name=value")
     parser.add_argument("--unchecked", action="store_true", help="do not check the answers first")
     parser.add_argument("--report", action="store_true", help="only tables and charts, of the runs so far")
     parser.add_argument("--one", choices=SYSTEMS, help=argparse.SUPPRESS)
@@ -527,9 +529,7 @@ def main() -> None:
     for gigabytes in arguments.sizes:
         for system in arguments.systems:
             print(f"{system}, {gigabytes} GB", flush=True)
-            for line in measured(system, gigabytes, arguments.events, arguments.conf):
-                append(OUT / "results.csv", [line["row"]])
-                append(OUT / "batches.csv", line["batches"])
+            measured(system, gigabytes, arguments.events, arguments.conf)
     tables()
     charts()
 
