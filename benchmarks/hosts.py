@@ -121,6 +121,7 @@ class Hosts:
         group = _group(i)
         if group is not None:  # it is joined outside, because a namespace has no control groups in its /sys
             group.mkdir(exist_ok=True)
+            _bound(group, None)
             command = ["sh", "-ec", f"echo $$ > {group / 'cgroup.procs'}; exec {shlex.join(command)}"]
         self._start(str(i), command, SPARK_LOCAL_IP=f"{NET}.{i}", SPARK_LOCAL_DIRS=str(self.disk))
         if wait:
@@ -218,6 +219,10 @@ def clean() -> None:
     """End hosts that an earlier run has left, too."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     names = [line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)]
+    for name in names:
+        group = _group(int(name.removeprefix(PREFIX)))
+        if group is not None:
+            _bound(group, None)  # what is slow takes long to end, too
     for name in sorted(names, key=lambda name: name == f"{PREFIX}{STORE}"):  # the store last: the others have it mounted
         while found := _pids(name):
             for pid in found:
