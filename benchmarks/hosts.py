@@ -263,7 +263,7 @@ def _dead(pid: int) -> bool:
 def _group(i: int) -> Path | None:
     """The control group of a host's processes, where CPU time can be bounded."""
     for parent in CGROUPS.values():
-        version_2 = parent / "cgroup.controllers"
+        version_2 = parent / "cgroup.subtree_control"
         bounds = "cpu" in version_2.read_text().split() if version_2.exists() else (parent / "cpu.cfs_quota_us").exists()
         if bounds and os.access(parent, os.W_OK):
             return parent / f"{PREFIX}{i}"
