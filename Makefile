@@ -23,7 +23,7 @@ bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
 
-bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; root, iproute2, sshfs (2 hours)
+bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py
 
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
