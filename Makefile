@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo bench bench-quick bench-store soak check test test-all test-random lint format hooks wheel docs clean
+.PHONY: help demo bench bench-quick bench-store bench-handover soak check test test-all test-random lint format hooks wheel docs clean
 
 help:  ## what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@$(BIN)/python examples/flights.py
@@ -22,6 +22,9 @@ bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern 
 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
+
+bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
+	$(BIN)/python benchmarks/handover.py
 
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
 	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)

@@ -133,14 +133,14 @@ class Steering:
         self._closed = threading.Event()
 
     def executors(self) -> list[Executor]:
-        """The executors that are alive, by number."""
+        """The executors that are alive, by number. One that has just come is left out until Spark knows its address."""
         listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
         found = [
             Executor(
                 each.id(), each.hostPort().rpartition(":")[0], each.totalCores(), each.id() in leaving, each.isExcluded()
             )
             for each in (listed.apply(i) for i in range(listed.length()))
-            if each.id() in alive
+            if each.id() in alive and each.hostPort()
         ]
         return sorted(found, key=lambda each: (len(each.id), each.id))
 
