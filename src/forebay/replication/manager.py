@@ -30,6 +30,9 @@ STUCK_SECONDS = 3.0
 IN_STEP = 4
 """A replica that is complete, and so few versions behind, keeps up: hosts tell what they hold at different times."""
 
+REPAIR_SECONDS = 15.0
+"""After a host was lost new ones get replicas only then: its partitions come first, and it may come back."""
+
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
 
@@ -142,6 +145,7 @@ class Manager(Service):
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
         self._began = float("inf")
+        self._repaired = 0.0
         self._ending = self._lost_some = False
         self._warned = False
         self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
@@ -312,6 +316,10 @@ class Manager(Service):
         origins = {unit: self._origin(instances) for unit, instances in units.items()}
         current = {unit: self._preferred(unit, instances) for unit, instances in units.items()}
         self._targets = groups.assign(sizes, origins, able, self.replicas, current)
+        if now < self._repaired:
+            self._targets = {
+                unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
+            }
         for unit, instances in units.items():
             target = self._targets[unit]
             guests = [address for address in self._guests.get(unit, ()) if address in self._hosts and address not in target]
@@ -367,6 +375,7 @@ class Manager(Service):
         now = time.monotonic()
         for address in [address for address, host in self._hosts.items() if now - host.seen > LOST_SECONDS]:
             self._lost_some = True
+            self._repaired = now + REPAIR_SECONDS
             _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
             del self._hosts[address]
             self._planned = 0.0

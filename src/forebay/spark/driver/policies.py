@@ -57,6 +57,7 @@ class Policies:
         self._standbys: dict[int, str] = {}
         self._overloads = 0
         self._looked = self._rested = -1
+        self._handing: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="forebay handover", daemon=True)
 
     def start(self) -> None:
@@ -92,11 +93,25 @@ class Policies:
         executors = self._handover.usable()
         present = {each.id for each in executors}
         self._name_standbys(executors)
+        if self._handing is not None and self._handing.is_alive():
+            return
         joined = present - self._known
         if joined and self._known & present:
-            self._handover.hand("scale out", self._handover.balanced())
+            self._hand("scale out", self._handover.balanced())
         self._known = present
         self._level(executors)
+
+    def _hand(self, reason: str, placement: Mapping[int, str]) -> None:
+        """Hand partitions over in the background, so that standbys and the status stay as they should be."""
+
+        def hand() -> None:
+            try:
+                self._handover.hand(reason, placement)
+            except ForebayError:  # which is recorded and logged
+                self._known -= set(placement.values())  # an executor that has got nothing is as good as a new one
+
+        self._handing = threading.Thread(target=hand, name="forebay handing over", daemon=True)
+        self._handing.start()
 
     def _name_standbys(self, executors: list[Executor]) -> None:
         """Of each partition another executor whose host has its state, so that Spark knows at once where to go."""
@@ -145,4 +160,4 @@ class Policies:
             target = min(load, key=load.__getitem__)
             given = min(mine, key=lambda partition: abs(work[partition] - (load[busiest] - load[target]) / 2))
             if load[target] + work[given] < load[busiest]:
-                self._handover.hand("load balancing", {given: target})
+                self._hand("load balancing", {given: target})
