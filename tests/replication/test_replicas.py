@@ -5,7 +5,7 @@ import signal
 from threading import Timer
 
 import pytest
-from hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
+from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
 from forebay.replication import local
