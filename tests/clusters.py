@@ -29,7 +29,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 MARK = "FOREBAY_TEST_HOST"
-PATIENCE = 240
+PATIENCE = 600
 """Seconds until something that does not end is taken for stuck."""
 
 CONF = {

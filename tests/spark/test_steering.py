@@ -59,8 +59,8 @@ class Run:
         self.steering = Steering(self.query)
 
     def add(self, at=None):
-        """Ten seconds of rows, one after the other for each of 100 keys; or one row, at a time."""
-        moment = f"id % 10 + {10 * self.pushed}" if at is None else f"{at}"
+        """Seven seconds of rows for each of 100 keys, ten seconds after the rows before; or one row, at a time."""
+        moment = f"id % 7 + {10 * self.pushed}" if at is None else f"{at}"
         rows = self.spark.range(2000 if at is None else 1).selectExpr(f"timestamp_seconds({moment}) ts", "id div 20 key")
         rows.repartition(3).write.mode("append").parquet(str(self.directory / "in"))
         self.pushed += 1
@@ -89,11 +89,14 @@ class Run:
 
     def end(self):
         """The results, and what a batch DataFrame gives of the same rows."""
-        self.push(at=1000)
+        for at in range(1000, 1003):  # the watermark of one micro-batch is that of the rows before it
+            self.push(at)
         self.steering.close()
         self.query.stop()
-        whole = self.kind(self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in"))).where("start < 900")
-        return [sorted(map(tuple, df.select("start", "key", "n").collect())) for df in (self.out(), whole)]
+        whole = self.kind(self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in")))
+        return [
+            sorted(map(tuple, df.where("start < 900").select("start", "key", "n").collect())) for df in (self.out(), whole)
+        ]
 
 
 def to_and_fro(spark, cluster, kind):
@@ -127,7 +130,8 @@ def test_all_partitions_move_and_the_results_stay_the_same(tmp_path, kind, opera
 def losing(spark, cluster, how):
     """Kill a host in the middle of a micro-batch."""
     run = Run(spark, f"{cluster.directory}/{how}", sessions)
-    run.push()
+    for _ in range(3):
+        run.push()
     steering, asked = run.steering, []
     first, second, third = (each.id for each in steering.executors())
     steering.steer({0: first, 1: first, 2: second, 3: third})
@@ -152,14 +156,20 @@ def losing(spark, cluster, how):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["standby", "callback"])
 def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path, how):
+    conf = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # the rows that come fire earlier windows
+    if how == "standby":
+        conf["spark.locality.wait.node"] = "60s"
     with Cluster(hosts=3, directory=tmp_path) as cluster:
-        first, asked, chosen, disturbed, after, found, expected = cluster.run(losing, how)
+        first, asked, chosen, disturbed, after, found, expected = cluster.run(losing, how, conf=conf)
     if how == "standby":
         assert [disturbed["0"], disturbed["1"]] == [[chosen[0]], [chosen[1]]]
     else:
-        assert asked == [[first, [0, 1]]]
+        ((executor, partitions),) = asked
+        assert executor == first
+        assert {0, 1} <= set(partitions)
     assert [after["0"], after["1"]] == [[chosen[0]], [chosen[1]]]
     assert found == expected
+    assert len(found) > 50
 
 
 def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
