@@ -32,7 +32,7 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that need no Spark (a minute)
 	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
 
-test: $(VENV)/ready  ## the test suite (10 minutes)
+test: $(VENV)/ready  ## the test suite (15 minutes)
 	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m "not slow and spark"
 
