@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -89,8 +90,8 @@ class Hosts:
 
 
 @contextmanager
-def hosts(directory: Path, **settings: object) -> Iterator[Hosts]:
-    made = Hosts(directory, **settings)  # type: ignore[arg-type]
+def hosts(directory: Path, **settings: Any) -> Iterator[Hosts]:
+    made = Hosts(directory, **settings)
     try:
         yield made
     finally:

@@ -28,12 +28,13 @@ from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDi
 from forebay.replication import chain
 from forebay.replication.application import Application
 from forebay.replication.chain import Offer
-from forebay.replication.holdings import Holdings
+from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peers, Service
 from forebay.replication.uploads import Uploads, archive_of
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
 
 BEAT_SECONDS = 0.5
 """An agent tells the manager so often what it holds."""
@@ -42,9 +43,6 @@ ORPHANED_SECONDS = 60.0
 """An agent that has not reached its manager for so long takes the application for ended."""
 
 FETCH_SECONDS = 60.0
-
-KEPT_SECONDS = 24 * 3600.0
-"""What no agent has held for so long is removed from a host's disk."""
 
 LOG_BYTES = 16 << 20
 
@@ -114,7 +112,7 @@ class Agent(Service):
         self._pulling: set[str] = set()
         self._sent = self._received = 0
         self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
-        self._holdings.sweep(KEPT_SECONDS)
+        self._holdings.sweep()
 
     def run(self) -> None:
         """Tell the manager what is held until the application has ended and all is uploaded."""
@@ -150,9 +148,12 @@ class Agent(Service):
         version = filenames.version_of(manifest)
         if version is None:
             raise ReplicationError(f"{manifest!r} is not the name of a manifest; nothing was taken")
-        files = self._take(instance, Path(directory), version)
-        base = manifests.read(self._holdings.directory(instance), version).history[:1]
-        new = sum(size for name, size in files if _is_newer(name, base[0] if base else None))
+        made = manifests.read(Path(directory), version)
+        self._take(instance, Path(directory), made)
+        files = [(name, segment.size) for name, segment in made.segments.items()]
+        files.append((manifest, (Path(directory) / manifest).stat().st_size))
+        base = made.history[0].number if made.history else -1
+        new = sum(size for name, size in files if (filenames.number_of(name) or 0) > base)
         offer = Offer(instance, files, new + IN_STEP_BYTES)
         outcome = chain.send(self._peers, self._holdings, offer, self._group(instance))
         with self._lock:
@@ -173,19 +174,17 @@ class Agent(Service):
             _log.warning("version %s of %s is on %d hosts beside this one", version, instance, len(outcome.held))
         return {"replicated": len(outcome.held), "uploaded": archive is not None and not enough}
 
-    def _take(self, instance: str, directory: Path, version: Version) -> list[tuple[str, int]]:
-        """Link the files of a version, and of those that it keeps beside it; its own with their sizes, the manifest last."""
+    def _take(self, instance: str, directory: Path, made: Manifest) -> None:
+        """Link the files of a version, and of those that it keeps beside it."""
         here = self._holdings.names(instance)
-        made = manifests.read(directory, version)
         for earlier in made.history:
             if filenames.manifest(earlier) not in here:
                 with contextlib.suppress(VersionNotFound, CorruptState):
                     kept = manifests.read(directory, earlier)
                     self._holdings.link(instance, directory, [*kept.segments, filenames.manifest(earlier)])
-        manifest = filenames.manifest(version)
-        self._holdings.link(instance, directory, [name for name in (*made.segments, manifest) if name not in here])
-        size = (directory / manifest).stat().st_size
-        return [*((name, segment.size) for name, segment in made.segments.items()), (manifest, size)]
+        assert made.version is not None
+        new = [name for name in (*made.segments, filenames.manifest(made.version)) if name not in here]
+        self._holdings.link(instance, directory, new)
 
     def _fetch(self, instance: str, name: str) -> dict[str, Any]:
         """Get a file from whichever host holds it; whether it is here now."""
@@ -300,7 +299,7 @@ class Agent(Service):
         """A version has come. What no kept version names goes."""
         found = self._holdings.settle(instance, version)
         size = sum(segment.size for segment in found.segments.values())
-        complete = self._holdings.has(instance, version)
+        complete = self._holdings.is_whole(instance, found)
         with self._lock:
             held = self._held.get(instance)
             if own or held is None or held.version.number <= version.number:
@@ -371,11 +370,6 @@ class Agent(Service):
         if place is not None:
             with contextlib.suppress(FileNotFoundError):
                 archive_of(place, instance).download(name, self._holdings.directory(instance))
-
-
-def _is_newer(name: str, base: Version | None) -> bool:
-    number = filenames.number_of(name)
-    return base is None or (number is not None and number > base.number)
 
 
 def _free_bytes(root: Path) -> int:

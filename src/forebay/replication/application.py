@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,3 @@ class Application:
     replicas: int = 1
     uploading: bool = True
     port: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

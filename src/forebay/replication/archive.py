@@ -81,17 +81,21 @@ class ReplicatedArchive:
             if not uploading:
                 raise
             _log.warning("a version of %s goes to the checkpoint, not to other hosts: %s", self._instance, error)
-            self._behind.upload(directory, self._all_of(directory, names))
+            self._upload_behind(directory, names[-1])
 
-    def _all_of(self, directory: Path, names: Sequence[str]) -> list[str]:
-        """The files of a version that the checkpoint lacks; uploads behind replication may not have come to all of them."""
-        version = filenames.version_of(names[-1])
+    def _upload_behind(self, directory: Path, manifest: str) -> None:
+        """Upload all of a version that the checkpoint lacks; uploads behind replication may not have come to all of it."""
+        version = filenames.version_of(manifest)
         assert version is not None
         there = self._behind.names()
-        return [*(name for name in manifests.read(directory, version).segments if name not in there), names[-1]]
+        missing = [name for name in manifests.read(directory, version).segments if name not in there]
+        for name in missing:
+            if not (directory / name).exists():  # nobody has read it here yet
+                self.download(name, directory)
+        self._behind.upload(directory, [*missing, manifest])
 
     def download(self, name: str, directory: Path) -> None:
-        if not self._is_state(name):
+        if not filenames.is_state(name):
             self._behind.download(name, directory)
             return
         version = filenames.version_of(name)
@@ -130,7 +134,3 @@ class ReplicatedArchive:
 
     def __str__(self) -> str:
         return str(self._behind)
-
-    @staticmethod
-    def _is_state(name: str) -> bool:
-        return filenames.is_segment(name) or filenames.version_of(name) is not None

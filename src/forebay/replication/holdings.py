@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import time
 import zlib
@@ -22,7 +21,8 @@ from forebay.store.disk import LOCAL
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
 
-_QUERY = re.compile(r"[0-9a-f-]{36}-[0-9a-f]{8}")
+KEPT_SECONDS = 24 * 3600.0
+"""What stores and agents have left on a host is removed when it was not used for so long."""
 
 
 class Holdings:
@@ -45,7 +45,7 @@ class Holdings:
 
     def path(self, instance: str, name: str) -> Path:
         """The path of a file; `ReplicationError` for a name that no store gives."""
-        if not filenames.is_segment(name) and filenames.version_of(name) is None:
+        if not filenames.is_state(name):
             raise ReplicationError(f"{name!r} is not the name of a state file; nothing was taken")
         return self.directory(instance) / name
 
@@ -120,9 +120,12 @@ class Holdings:
     def has(self, instance: str, version: Version) -> bool:
         """Whether a version is here with all its files."""
         try:
-            made = manifests.read(self.directory(instance), version)
+            return self.is_whole(instance, manifests.read(self.directory(instance), version))
         except (VersionNotFound, CorruptState):
             return False
+
+    def is_whole(self, instance: str, made: Manifest) -> bool:
+        """Whether all segments that a manifest names are here."""
         return not self.lacking(instance, ((name, segment.size) for name, segment in made.segments.items()))
 
     def settle(self, instance: str, version: Version) -> Manifest:
@@ -145,14 +148,16 @@ class Holdings:
                     LOCAL.unlink(directory / name)
         return newest
 
-    def sweep(self, seconds: float) -> None:
-        """Remove the directories of instances that no agent has held for so long, and what came only in part."""
-        for instance in self.instances():
-            directory = self.directory(instance)
-            for temporary in directory.glob(".*.tmp"):
-                LOCAL.unlink(temporary)
-            if time.time() - directory.stat().st_mtime > seconds:
-                shutil.rmtree(directory, ignore_errors=True)
+    def sweep(self) -> None:
+        """Remove the directories of instances that were not used for `KEPT_SECONDS`, and files that never became whole."""
+        now = time.time()
+        for directory in map(self.directory, self.instances()):
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+                for temporary in directory.glob(".*.tmp"):
+                    if now - temporary.stat().st_mtime > KEPT_SECONDS:
+                        LOCAL.unlink(temporary)
+                if now - directory.stat().st_mtime > KEPT_SECONDS:
+                    shutil.rmtree(directory, ignore_errors=True)
 
     def touch(self, instances: Iterable[str]) -> None:
         """Say that instances are held, whether anything is written or not."""
@@ -187,4 +192,4 @@ class Incoming:
 def _is_instance(path: str) -> bool:
     query, _, rest = path.partition("/")
     layout, _, name = rest.partition("/")
-    return bool(_QUERY.fullmatch(query)) and filenames.is_layout(layout) and filenames.is_instance(name)
+    return filenames.is_query(query) and filenames.is_layout(layout) and filenames.is_instance(name)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def _started(found: Path, disk: Path, application: Application) -> Peer:
         "found": str(found),
         "alive": str(alive),
         "log": str(log),
-        "application": application.to_json(),
+        "application": asdict(application),
     }
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(  # it outlives the task, the worker and the executor

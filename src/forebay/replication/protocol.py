@@ -23,7 +23,7 @@ Action = Callable[..., dict[str, Any] | None]
 _AUTHORIZATION = "authorization"
 
 
-class Service(flight.FlightServerBase):  # type: ignore[misc]
+class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """A server of named actions.
 
     Parameters
@@ -133,7 +133,7 @@ class Peers:
             self._peers.pop(address, None)
 
 
-class _Secrets(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+class _Secrets(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
     def __init__(self, secret: str) -> None:
         super().__init__()
         self._wanted = f"Bearer {secret}"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from forebay.errors import ForebayError, InvalidArgument
-from forebay.state.places import DIRECTORY, local_path
+from forebay.state.places import DIRECTORY, path_of
 from forebay.store.archive import Archive, archive_at
 
 STATUS = "cluster.json"
@@ -36,7 +35,7 @@ def read(location: str) -> dict[str, Any]:
     InvalidArgument
         If there is none.
     """
-    path = local_path(str(Path(location).absolute()) if ":" not in location else location)
+    path = path_of(location)
     root = archive_at(str(path) if path is not None else location)
     for archive in (root.within(DIRECTORY), root):
         try:

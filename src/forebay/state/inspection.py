@@ -23,7 +23,7 @@ from forebay.engine.stored_form import StoredForm, unified
 from forebay.errors import CorruptState, ForebayError, InvalidArgument, VersionNotFound
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout, Location
-from forebay.state.places import DIRECTORY, Root, local_path
+from forebay.state.places import DIRECTORY, Root, path_of
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.aligned import AlignedStore
@@ -230,7 +230,7 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
     InvalidArgument
         If there is no state.
     """
-    mounted = local_path(str(Path(location).absolute()) if ":" not in location else location)
+    mounted = path_of(location)
     with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
         root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
         for candidate in (root.within(DIRECTORY), root):

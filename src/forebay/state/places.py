@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -21,12 +20,10 @@ from typing import Literal
 
 from forebay.errors import UnsupportedConfiguration
 from forebay.replication.application import Application
-from forebay.store import filenames
+from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.store.archive import Archive, MountedArchive, archive_at
 
 DIRECTORY = "forebay"
-KEPT_SECONDS = 24 * 3600
-"""What stores have left in a node's directory is removed when it was not used for so long. Archives have it all."""
 
 Durability = Literal["checkpoint", "replicas", "local"]
 
@@ -156,22 +153,17 @@ def local_path(location: str) -> Path | None:
     return Path(match[1]) if match else None
 
 
-_QUERY = re.compile("[0-9a-f-]{36}-[0-9a-f]{8}")
+def path_of(location: str) -> Path | None:
+    """The same for a location that a user has given on the command line, where a path may be relative."""
+    return local_path(location if ":" in location else str(Path(location).absolute()))
+
+
 _swept: dict[Path, float] = {}
 
 
 def _sweep(working: Path) -> None:
     """Now and then remove the directories of instances that have moved to other nodes, or whose queries have ended."""
     now = time.time()
-    if now - _swept.get(working, 0.0) < KEPT_SECONDS / 24:
-        return
-    _swept[working] = now
-    for instance in working.glob("*/*/*/"):
-        query, layout, name = instance.relative_to(working).parts
-        if not (_QUERY.fullmatch(query) and filenames.is_layout(layout) and filenames.is_instance(name)):
-            continue
-        try:
-            if now - instance.stat().st_mtime > KEPT_SECONDS:
-                shutil.rmtree(instance, ignore_errors=True)
-        except FileNotFoundError:  # another process sweeps, too
-            continue
+    if now - _swept.get(working, 0.0) >= KEPT_SECONDS / 24:
+        _swept[working] = now
+        Holdings(working).sweep()

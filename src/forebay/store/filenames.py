@@ -60,6 +60,11 @@ def is_segment(name: str) -> bool:
     return _SEGMENT.fullmatch(name) is not None
 
 
+def is_state(name: str) -> bool:
+    """Whether a name is that of a segment or a manifest."""
+    return is_segment(name) or version_of(name) is not None
+
+
 def number_of(name: str) -> int | None:
     """The version number in the name of a segment or manifest, whole or temporary; None for a file that is not ours."""
     match = _TEMPORARY.fullmatch(name)
@@ -78,6 +83,11 @@ def version_of(name: str) -> Version | None:
 def new_instance(vnode: int) -> str:
     """A fresh directory name for the store instance of a virtual node."""
     return f"{vnode}-{secrets.token_hex(4)}"
+
+
+def is_query(name: str) -> bool:
+    """Whether a directory's name is that of a query on a host: its id, and a hash of its checkpoint location."""
+    return re.fullmatch("[0-9a-f-]{36}-[0-9a-f]{8}", name) is not None
 
 
 def is_layout(name: str) -> bool:

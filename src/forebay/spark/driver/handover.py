@@ -297,11 +297,11 @@ class Handover:
                     f"{sorted(before)}, and the executors that can take some are {sorted(executors)}"
                 )
         moving = {partition: target for partition, target in placement.items() if before[partition] != target}
-        moved = {partition: (before[partition], target) for partition, target in moving.items()}
-        sizes = {each.partition: each.stateBytes for each in self.placement()}
-        seconds: dict[str, float] = {}
         if not moving:
             return Handed(reason)
+        moved = {partition: (before[partition], target) for partition, target in moving.items()}
+        size = sum(each.stateBytes for each in self.placement() if each.partition in moving)
+        seconds: dict[str, float] = {}
         steered = False
         guests = [(partition, address_of(executors[target].host)) for partition, target in moving.items()]
         try:
@@ -320,11 +320,11 @@ class Handover:
             if steered:
                 self._steer_back({partition: before[partition] for partition in moving})
             why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
-            self.record(Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds, why))
+            self.record(Handed(reason, moved, size, seconds, why))
             raise error if isinstance(error, HandoverError) else HandoverError(why) from error
         finally:
             self._dismiss(guests)
-        handed = Handed(reason, moved, sum(sizes.get(each, 0) for each in moved), seconds)
+        handed = Handed(reason, moved, size, seconds)
         self.record(handed)
         return handed
 

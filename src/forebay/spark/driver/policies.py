@@ -21,6 +21,8 @@ from forebay.spark.worker.vnodes import partition_of
 from forebay.state import cluster
 from forebay.state.places import Root
 
+SCALE_OUT = "scale out"
+
 SECONDS = 0.5
 """Between two looks at the executors."""
 
@@ -97,7 +99,7 @@ class Policies:
             return
         joined = present - self._known
         if joined and self._known & present:
-            self._hand("scale out", self._handover.balanced())
+            self._hand(SCALE_OUT, self._handover.balanced())
         self._known = present
         self._level(executors)
 
@@ -107,8 +109,10 @@ class Policies:
         def hand() -> None:
             try:
                 self._handover.hand(reason, placement)
-            except ForebayError:  # which is recorded and logged
-                self._known -= set(placement.values())  # an executor that has got nothing is as good as a new one
+            except ForebayError as error:
+                _log.warning("%s: %s", reason, error)
+                if reason == SCALE_OUT:
+                    self._known -= set(placement.values())  # an executor that has got nothing is as good as a new one
 
         self._handing = threading.Thread(target=hand, name="forebay handing over", daemon=True)
         self._handing.start()

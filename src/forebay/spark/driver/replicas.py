@@ -6,6 +6,7 @@ import atexit
 import logging
 import secrets
 import threading
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ def _application(session: SparkSession, conf: Conf) -> Application:
     with _starting:
         if name not in _running:
             _running[name] = _started(context, conf)
+            threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
+            atexit.register(_end, name)
         application, _ = _running[name]
     wanted = (conf.replicas, conf.upload_behind, conf.agent_port)
     if wanted != (application.replicas, application.uploading, application.port):
@@ -86,16 +89,13 @@ def _started(context: SparkContext, conf: Conf) -> tuple[Application, Manager]:
     host = str(confs.get("spark.driver.host"))
     listening = str(confs.get("spark.driver.bindAddress", host))
     made = Manager(listening, secret, conf.replicas, uploading=conf.upload_behind, advertised=host)
-    threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
-    atexit.register(_end, name)
     return Application(name, made.address, secret, conf.replicas, conf.upload_behind, conf.agent_port), made
 
 
 def _watch(context: SparkContext, name: str) -> None:
     """End when Spark has."""
-    stopped = threading.Event()
-    while stopped.wait(_WATCHED_SECONDS) or (name in _running and context._jsc is not None):
-        pass
+    while name in _running and context._jsc is not None:
+        time.sleep(_WATCHED_SECONDS)
     _end(name)
 
 

@@ -127,7 +127,8 @@ def session(state_directory: str | None) -> SparkSession:
 
 def _opened(session: SparkSession, location: str) -> tuple[str, Logs, str]:
     """A checkpoint: its location as Spark writes it, its logs, and the id of its query."""
-    spark: Any = session._jvm.org.apache.spark.sql.execution.streaming  # type: ignore[union-attr]
+    assert session._jvm is not None
+    spark: Any = session._jvm.org.apache.spark.sql.execution.streaming
     try:
         found = spark.utils.StreamingUtils.resolvedCheckpointLocation(session._jsc.hadoopConfiguration(), location)
         metadata = spark.runtime.StreamingQueryCheckpointMetadata(session._jsparkSession, found, True)
@@ -147,7 +148,8 @@ def _opened(session: SparkSession, location: str) -> tuple[str, Logs, str]:
 
 def _require_stopped(session: SparkSession, location: str, logs: Logs, query: str, partitions: int) -> None:
     """`UnsupportedConfiguration` if the query runs, or if its last micro-batch or another rescale has not ended."""
-    uuid = session._jvm.java.util.UUID.fromString(query)  # type: ignore[union-attr]
+    assert session._jvm is not None
+    uuid = session._jvm.java.util.UUID.fromString(query)
     if session._jsparkSession.sharedState().activeStreamingQueries().containsKey(uuid):
         raise UnsupportedConfiguration(f"the query with the checkpoint at {location} is running. Stop it, then rescale it.")
     if logs.rescaling not in (None, partitions):

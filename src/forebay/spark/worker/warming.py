@@ -21,6 +21,7 @@ def warmer(place: Place | None) -> ArrowMap:
     def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.monotonic()
         startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
+        # Loaded for the tasks to come, and not used here.
         import pandas as pd  # noqa: F401
 
         import forebay.engine.open
