@@ -32,12 +32,12 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that need no Spark (a minute)
 	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
 
-test: $(VENV)/ready  ## the test suite (15 minutes)
-	$(BIN)/python -m pytest -m "not slow and not spark" -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m "not slow and spark"
+test: $(VENV)/ready  ## the test suite (10 minutes)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
-test-all: $(VENV)/ready  ## the test suite with the slow tests
-	$(BIN)/python -m pytest
+test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)
+	$(BIN)/python -m pytest -m "not cluster or not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "cluster and slow"
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
 	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random

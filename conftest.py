@@ -62,9 +62,12 @@ def _spark_in_docstrings(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts Spark is marked, so that the rest can be run alone."""
+    """What starts Spark is marked, so that the rest can be run alone, and so is what starts a cluster, which goes first."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         doctest = isinstance(item, pytest.DoctestItem) and "spark." in item.dtest.docstring
         if doctest or "spark" in names or "/tests/spark/" in item.path.as_posix():
             item.add_marker("spark")
+        if hasattr(getattr(item, "module", None), "Cluster"):
+            item.add_marker("cluster")
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)  # it takes longest: nothing waits for it alone

@@ -1,33 +1,35 @@
-"""What a query with much state does when a host is lost, added, retired or slowed down, after Rhino (section 5, NBQ8).
+"""What a query with much state does when a host is lost, added, retired or slowed down, after Rhino (section 5).
 
-    python benchmarks/handover.py [--sizes 1 2 5] [--events lost added slowed retired] [--systems replicas checkpoint spark]
+    python benchmarks/handover.py [--sizes 1 10] [--events lost added slowed retired] [--systems replicas checkpoint spark]
+                                  [--workloads nbq8 latest]
 
-The query joins persons (206 bytes) with the auctions that they open (269 bytes), three for each person, within 12 hours.
-Event time stays within the first 12 hours, so all rows stay in state. Rows come from two prepared files that are linked
-again and again; the number of the link is part of the keys, and of the time. It runs on hosts with shaped networks, see
-`hosts`:
+The queries are those of `workloads`. They run on hosts with shaped networks, see `hosts`:
 
 replicas     forebay with `spark.forebay.durability=replicas`, one replica
 checkpoint   forebay with stores on the hosts' disks that are archived in the checkpoint, before Spark learns of a version
-spark        Spark's own join on RocksDB with changelog checkpointing; its results come out at once, not at the window's end
+spark        Spark's own operator on RocksDB with changelog checkpointing; the results of its join come out at once, not at
+             the window's end
 
-The checkpoint is on one more host, which the others mount. Each system has a cluster of its own for each size. Large
-micro-batches make the state; from the later half of them follows how many rows the system can take. Half as many a second
-then arrive, in portions, every `PORTION` seconds. After some micro-batches the first event comes, in the middle of a
-micro-batch; when the micro-batches are as long as before, the next one, on the same cluster:
+The checkpoint is on one more host, which the others mount. Each system has a cluster of its own for each size and query.
+Large micro-batches make the state; then come some at full speed, from which follows how many rows the system can take. Half
+as many a second as the first system can take, or this one if it can take fewer, then arrive in portions, every `PORTION`
+seconds. After some micro-batches the first event comes, in the middle of a micro-batch; when the micro-batches are as long
+as before, the next one, on the same cluster:
 
 lost         the host with the most partitions is killed
 added        a host joins
 slowed       the host with the most partitions gets a fifth of a core of CPU time
 retired      the host with the most partitions is decommissioned
 
-Columns of the result: `rows/s`, what the system can take; `normal`, the median micro-batch before the event; `longest`, the
-longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of normal, by their
-median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next micro-batch; `MB normal`
-and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of a row to the
-end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each byte of rows, before the
-event; `moved`, the partitions that are elsewhere in the end, and `moved after`, when
-the last of them was.
+Columns of the result: `rows/s`, what the system can take; `load`, what arrives; `normal`, the median micro-batch before the
+event; `longest`, the longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of
+normal, by their median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next
+micro-batch; `MB normal` and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the
+arrival of a row to the end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each
+byte of rows, before the event; `cores`, CPU time a second of all processes of the machine, before the event; `lag`, the most
+versions that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and `moved after`, when the
+last of them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to its disk, which is what
+two of four partitions need that move without replicas.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
 ``bench/handover``: ``results.csv`` and ``batches.csv``, to which each run appends, charts, and logs. The tables in
@@ -40,6 +42,7 @@ import argparse
 import contextlib
 import csv
 import datetime
+import itertools
 import json
 import os
 import shutil
@@ -55,10 +58,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import forebay as fb
@@ -67,28 +67,24 @@ import report
 from forebay.spark.driver.steering import Steering
 from hosts import Hosts
 from race import machine
+from workloads import WORKLOADS, Workload
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "bench" / "handover"
 EVENTS = ("lost", "added", "slowed", "retired")
 HOSTS, CORES, PARTITIONS = 3, 2, 4
-PERSONS, AUCTIONS = 10_000, 30_000
-"""In a pair of files."""
-ROWS = PERSONS + AUCTIONS
-BYTES = 206 * PERSONS + 269 * AUCTIONS
 LARGE = 25
-"""Pairs in a micro-batch that makes state, at most."""
-WINDOW, STEP = 12 * 3600, 10
-"""Seconds of event time of a window, and between the first rows of two pairs."""
-BEGIN = 39_352 * WINDOW
-BEYOND = 2 * WINDOW // STEP
-"""A pair with this number ends the first window."""
+"""Units in a micro-batch that makes state, at most."""
+FULL_SPEED = 4
+"""Micro-batches from which follows what a system can take, each of so many units:"""
+SPEED_UNITS = 10
 PORTION = 4.0
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
 LIMIT = 90
 """Seconds after an event that are watched, at most."""
 SLOW = 0.2
+OUTPUT = str(hosts.BASE / "out")
 CHECK = 0.05
 """GB of state when answers are checked."""
 
@@ -119,69 +115,6 @@ SYSTEMS = {
 }
 
 
-class Source:
-    """Pairs of files, which arrive by being linked."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.count = directory, 0
-        self.arrived: list[float] = []
-        random = np.random.default_rng(1)
-        times = np.arange(AUCTIONS) * (STEP * 1_000_000 // AUCTIONS)
-        numbers = random.permutation(PERSONS)
-        persons = {"ts": times[:PERSONS] * 3, "person": numbers, "payload": noise(random, PERSONS, 206 - 16)}
-        sellers = random.integers(0, PERSONS, AUCTIONS)
-        auctions = {
-            "ts": times,
-            "person": sellers,
-            "payload": noise(random, AUCTIONS, 269 - 24),
-            "auction": np.arange(AUCTIONS),
-        }
-        for kind, columns in (("persons", persons), ("auctions", auctions)):
-            (directory / kind).mkdir(parents=True)
-            pq.write_table(pa.table(columns), directory / f"{kind}.parquet", compression="none", use_dictionary=False)
-
-    def link(self, pairs: int = 1, first: int | None = None) -> None:
-        """Have so many pairs arrive. Spark looks for persons first, so it seldom finds persons without their auctions."""
-        begin = self.count if first is None else first
-        for kind in ("auctions", "persons"):
-            for number in range(begin, begin + pairs):
-                os.link(self.directory / f"{kind}.parquet", self.directory / kind / f"{number}.parquet")
-        self.count += pairs
-        self.arrived += [time.time()] * pairs
-
-    def read(self, spark: SparkSession, kind: str, *, batch: bool = False) -> DataFrame:
-        schema = "ts long, person long, payload binary" + (", auction long" if kind == "auctions" else "")
-        reader = spark.read.schema(schema) if batch else spark.readStream.schema(schema)
-        rows = reader.parquet(str(self.directory / kind))
-        number = F.regexp_extract(F.col("_metadata.file_name"), r"\d+", 0).cast("long")
-        moment = F.timestamp_micros(F.col("ts") + (number * STEP + BEGIN) * 1_000_000)
-        rows = rows.withColumns({"ts": moment, "person": F.col("person") + number * PERSONS})
-        return rows if batch else rows.withWatermark("ts", "1 second")
-
-
-def noise(random: np.random.Generator, rows: int, width: int) -> pa.Array:
-    """Bytes that cannot be compressed."""
-    offsets = pa.py_buffer(np.arange(rows + 1, dtype=np.int32) * width)
-    return pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(random.bytes(rows * width))])
-
-
-def joined(source: Source, spark: SparkSession, how: str) -> DataFrame:
-    """Persons with their auctions: by forebay, by Spark, or by Spark as a batch."""
-    persons, auctions = (source.read(spark, kind, batch=how == "batch") for kind in ("persons", "auctions"))
-    if how in ("replicas", "checkpoint"):
-        return fb.join(persons, auctions, on="person", window=fb.window("ts", f"{WINDOW} seconds"))
-    window = F.window("ts", f"{WINDOW} seconds")
-    sides = [side.withColumn("window", window).drop("ts") for side in (persons, auctions)]  # one watermark, of the window
-    return sides[0].join(sides[1].withColumnRenamed("payload", "payload_right"), ["window", "person"])
-
-
-def answer(results: DataFrame) -> list[int]:
-    """How many results the first window has, and what they are."""
-    own = results.where(F.unix_seconds("window.start") == BEGIN)
-    mark = F.sum(F.pmod(F.xxhash64("person", "auction", "payload", "payload_right"), F.lit(1_000_003)))
-    return list(own.agg(F.count("*"), mark).first() or ())
-
-
 class Meter(threading.Thread):
     """What has come in at the hosts and at the store, several times a second."""
 
@@ -202,46 +135,58 @@ class Meter(threading.Thread):
         return float(np.interp(end, times, counts) - np.interp(begin, times, counts)) / 1e6
 
 
-class Feeder(threading.Thread):
-    """Portions of pairs that arrive at a steady pace."""
+def cpu_seconds() -> float:
+    """CPU time of all processes of the machine since it was started."""
+    user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
 
-    def __init__(self, source: Source, pairs: int, seconds: float) -> None:
+
+class Feeder(threading.Thread):
+    """Portions of units that arrive at a steady pace."""
+
+    def __init__(self, source: Workload, units: int, seconds: float) -> None:
         super().__init__(daemon=True)
-        self.source, self.pairs, self.seconds, self.ended = source, pairs, seconds, threading.Event()
+        self.source, self.units, self.seconds, self.ended = source, units, seconds, threading.Event()
 
     def run(self) -> None:
         due = time.monotonic()
         while not self.ended.wait(max(0.0, due - time.monotonic())):
-            self.source.link(self.pairs)
+            self.source.link(self.units)
             due += self.seconds
 
 
 class Run:
     """A query of a system on a cluster of its own."""
 
-    def __init__(self, system: str, cluster: Hosts, *, check: bool) -> None:
+    def __init__(self, system: str, workload: str, gigabytes: float, cluster: Hosts, *, check: bool) -> None:
         self.system, self.cluster, self.check = system, cluster, check
-        self.source = Source(hosts.BASE / "source")
+        made = WORKLOADS[workload]
+        self.source = made(hosts.BASE / "source", max(6, round(gigabytes * 1e9 / made.unit_bytes)))
         self.spark = session(system, cluster)
         wait_for(lambda: len(self._executors()) == HOSTS, "not every host has an executor")
-        writer = joined(self.source, self.spark, system).writeStream.option(
-            "checkpointLocation", str(cluster.checkpoint / "query")
-        )
-        out = str(hosts.BASE / "out")
-        self.query: StreamingQuery = writer.format("parquet").start(out) if check else writer.format("noop").start()
+        writer = self.source.results(self.spark, system).writeStream
+        writer = writer.option("checkpointLocation", str(cluster.checkpoint / "query"))
+        if system == "spark" and workload == "latest":
+            writer = writer.outputMode("update")
+        writer = writer.foreachBatch(keep) if check else writer.format("noop")
+        self.query: StreamingQuery = writer.start()
         self.steering = Steering(self.query)
         self.meter = Meter(cluster)
         self.meter.start()
 
-    def build(self, gigabytes: float) -> float:
-        """Make state; rows per second that the system can take."""
-        pairs = max(6, round(gigabytes * 1e9 / BYTES))
-        large = min(LARGE, pairs // 6)
-        while self.source.count < pairs:
-            self.source.link(min(large, pairs - self.source.count))
-            self.query.processAllAvailable()
-        rates = [each["rows"] / each["seconds"] for each in self.batches()]
-        return statistics.median(rates[len(rates) // 2 :])
+    def build(self) -> float:
+        """Make state; rows per second that the system can take then."""
+        while self.source.count < self.source.units:
+            self._take(min(LARGE, -(-self.source.units // 6), self.source.units - self.source.count))
+        rates = []
+        for _ in range(FULL_SPEED):
+            self._take(1 if self.check else SPEED_UNITS)
+            rates += [each["rows"] / each["seconds"] for each in self.batches()[-1:]]
+        return statistics.median(rates)
+
+    def _take(self, units: int) -> None:
+        self.source.link(units)
+        self.query.processAllAvailable()
 
     def batches(self) -> list[Row]:
         """The micro-batches so far that had rows; times in seconds."""
@@ -251,7 +196,7 @@ class Run:
             if each["numInputRows"] and each["batchDuration"]:
                 begin = datetime.datetime.fromisoformat(each["timestamp"]).timestamp()
                 seconds = each["batchDuration"] / 1000
-                arrived = self.source.arrived[min(taken // ROWS, len(self.source.arrived) - 1)]
+                arrived = self.source.arrived[min(taken // self.source.rows, len(self.source.arrived) - 1)]
                 taken += each["numInputRows"]
                 end = begin + seconds
                 row = {"batch": each["batchId"], "begin": begin, "end": end, "seconds": seconds}
@@ -262,7 +207,15 @@ class Run:
         """Let an event happen, and watch; what it did, and the micro-batches from before it on."""
         self._settle()
         first = len(self.batches())
-        wait_for(lambda: len(self.batches()) >= first + NORMAL, "the query does not go on", 300)
+        lags, began, used = [0], time.time(), cpu_seconds()
+
+        def seen() -> bool:
+            if self.system == "replicas" and (progress := fb.progress(self.query)) is not None:
+                lags.append(progress.replicaLagVersions or 0)
+            return len(self.batches()) >= first + NORMAL
+
+        wait_for(seen, "the query does not go on", 300)
+        cores = (cpu_seconds() - used) / (time.time() - began)
         before = self.batches()[first:]
         normal = statistics.median(each["seconds"] for each in before)
         arrived = self.source.count
@@ -288,7 +241,7 @@ class Run:
         longest = max(after, key=lambda each: each["seconds"])
         then = next((each["end"] for each in after if noticed and each["end"] > noticed), None)
         again = back(after, normal)
-        arrived_mb = sum(each["rows"] for each in before[1:]) * BYTES / ROWS / 1e6
+        arrived_mb = sum(each["rows"] for each in before[1:]) * self.source.unit_bytes / self.source.rows / 1e6
         steady = [
             self.meter.between(before[0]["end"], before[-1]["end"], store=store) / arrived_mb for store in (False, True)
         ]
@@ -301,6 +254,8 @@ class Run:
             "then": then and noticed and then - noticed,
             "hosts": steady[0],
             "store": steady[1],
+            "cores": cores,
+            "lag": max(lags),
             "MB normal": statistics.median(calm),
             "MB longest": self.meter.between(longest["begin"], longest["end"]),
             "latency normal": statistics.median(each["latency"] for each in before),
@@ -312,15 +267,27 @@ class Run:
 
     def end(self) -> bool:
         """End the window; whether the results are those of a batch."""
-        for number in (BEYOND, BEYOND + 1):
+        for number in self.source.last():
             self.query.processAllAvailable()
             self.source.link(first=number)
         self.query.processAllAvailable()
         self.query.stop()
-        found = answer(self.spark.read.parquet(str(hosts.BASE / "out")))
-        expected = answer(joined(self.source, self.spark, "batch"))
+        found = self.source.answer(self.spark.read.parquet(OUTPUT))
+        expected = self.source.answer(self.source.results(self.spark, "batch"))
         print(f"{found} results, as a batch: {expected}", file=sys.stderr)
         return found == expected
+
+    def copied(self) -> float:
+        """Seconds that a host takes to copy a half of the state from the checkpoint to its disk, when all is uploaded."""
+        directory = self.cluster.checkpoint / "query" / "forebay"
+        before, now = -1, _size(directory)
+        while before != now:
+            time.sleep(5)
+            before, now = now, _size(directory)
+        instances = sorted(path for path in directory.glob("*/*") if path.is_dir())
+        began = time.monotonic()
+        self.cluster.copy(1, instances[::2])
+        return time.monotonic() - began
 
     def _happen(self, name: str, placement: dict[int, str | None]) -> Callable[[], float | None]:
         """Have it happen; what tells when Spark has noticed."""
@@ -414,26 +381,37 @@ def wait_for(condition: Callable[[], bool], failure: str, seconds: float = 120, 
         time.sleep(0.2)
 
 
-def one(system: str, gigabytes: float, events: list[str], *, check: bool) -> None:
-    """One system with one size, in a process of its own; a line of JSON for each event."""
+def one(system: str, workload: str, gigabytes: float, events: list[str], pace: float | None, *, check: bool) -> None:
+    """One system with one query and size, in a process of its own; a line of JSON for each event."""
     with Hosts(HOSTS, CORES, "1500m") as cluster:
         try:
-            run = Run(system, cluster, check=check)
+            run = Run(system, workload, gigabytes, cluster, check=check)
             began = time.monotonic()
-            rate = run.build(gigabytes)
+            rate = run.build()
             built = time.monotonic() - began
-            pairs = max(1, round(PORTION * rate / 2 / ROWS))
-            pause = PORTION if check else pairs * ROWS / (rate / 2)
-            feeder = Feeder(run.source, 1 if check else pairs, pause)
+            copy = None if check or system == "spark" else run.copied()
+            half = min(rate / 2, pace or rate)
+            units = 1 if check else max(1, round(PORTION * half / run.source.rows))
+            feeder = Feeder(run.source, units, PORTION if check else units * run.source.rows / half)
             feeder.start()
+            about = {"workload": workload, "system": system, "GB": gigabytes}
             for name in events:
                 row, batches = run.event(name)
                 if name == "slowed":
                     for number in range(1, cluster.count + 1):
                         cluster.slow(number, None)
-                about = {"system": system, "GB": gigabytes, "event": name}
-                row = {**about, "rows/s": round(rate), "built": built, **row}
-                print(json.dumps({"row": row, "batches": [{**about, **each} for each in batches]}), flush=True)
+                row = {
+                    **about,
+                    "event": name,
+                    "rows/s": round(rate),
+                    "load": round(half),
+                    "built": built,
+                    "copy": copy,
+                    **row,
+                }
+                print(
+                    json.dumps({"row": row, "batches": [{**about, "event": name, **each} for each in batches]}), flush=True
+                )
             feeder.ended.set()
             feeder.join()
             if check and not run.end():
@@ -441,7 +419,17 @@ def one(system: str, gigabytes: float, events: list[str], *, check: bool) -> Non
             run.query.stop()
             run.meter.ended.set()
         finally:
-            keep_logs(OUT / "logs" / f"{system}-{gigabytes}")
+            keep_logs(OUT / "logs" / f"{workload}-{system}-{gigabytes}")
+
+
+def keep(results: DataFrame, batch: int) -> None:
+    """Append the results of a micro-batch to `OUTPUT`."""
+    del batch
+    results.write.mode("append").parquet(OUTPUT)
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def keep_logs(directory: Path) -> None:
@@ -457,14 +445,25 @@ def keep_logs(directory: Path) -> None:
             shutil.copy(path, directory / "-".join(path.relative_to(hosts.BASE).parts))
 
 
-def measured(system: str, gigabytes: float, events: list[str], conf: list[str], *, check: bool = False) -> list[Row]:
+def measured(
+    system: str,
+    workload: str,
+    gigabytes: float,
+    events: list[str],
+    conf: list[str],
+    pace: float | None = None,
+    *,
+    check: bool = False,
+) -> list[Row]:
     """Run one system in a process of its own, none of whose processes outlives it."""
-    command = [sys.executable, __file__, "--one", system, "--sizes", str(gigabytes), "--events", *events, "--conf", *conf]
+    name = f"{workload}-{system}-{gigabytes}"
+    command = [sys.executable, __file__, "--one", system, "--workloads", workload, "--sizes", str(gigabytes)]
+    command += ["--events", *events, "--conf", *conf, *(["--pace", str(pace)] if pace else [])]
     OUT.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "SPARK_LOCAL_IP": f"{hosts.NET}.{hosts.DRIVER}"}
     env.setdefault("PYSPARK_PYTHON", sys.executable)
     lines = []
-    with (OUT / f"{system}-{gigabytes}.log").open("w") as log:
+    with (OUT / f"{name}.log").open("w") as log:
         process = subprocess.Popen(
             [*command, *(["--check"] if check else [])],
             env=env,
@@ -481,7 +480,7 @@ def measured(system: str, gigabytes: float, events: list[str], conf: list[str], 
                     if not check:
                         append(OUT / "results.csv", [lines[-1]["row"]])
                         append(OUT / "batches.csv", lines[-1]["batches"])
-                        print("  ", {name: rounded(value) for name, value in lines[-1]["row"].items()}, flush=True)
+                        print("  ", {column: rounded(value) for column, value in lines[-1]["row"].items()}, flush=True)
             process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -489,8 +488,8 @@ def measured(system: str, gigabytes: float, events: list[str], conf: list[str], 
             process.wait()
             hosts.clean()
     if process.returncode:
-        tail = (OUT / f"{system}-{gigabytes}.log").read_text()[-2000:]
-        print(f"{system} with {gigabytes} GB failed, {OUT / 'logs'} has what it wrote:\n{tail}", file=sys.stderr, flush=True)
+        tail = (OUT / f"{name}.log").read_text()[-2000:]
+        print(f"{name} failed, {OUT / 'logs'} has what it wrote:\n{tail}", file=sys.stderr, flush=True)
         if check:
             raise SystemExit(1)
     return lines
@@ -502,19 +501,24 @@ def rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=float, default=[1, 2, 5], help="GB of state")
+    parser.add_argument("--sizes", nargs="+", type=float, default=[1, 2, 5, 10], help="GB of state")
     parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--conf", nargs="*", default=[], help="settings of Spark for all systems, as name=value")
     parser.add_argument("--unchecked", action="store_true", help="do not check the answers first")
     parser.add_argument("--report", action="store_true", help="only tables and charts, of the runs so far")
     parser.add_argument("--one", choices=SYSTEMS, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--pace", type=float, help="rows a second that arrive; half of what the first system takes, if not given"
+    )
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     hosts.require()
     COMMON.update(setting.split("=", 1) for setting in arguments.conf)
     if arguments.one:
-        one(arguments.one, arguments.sizes[0], arguments.events, check=arguments.check)
+        (workload,), (gigabytes,) = arguments.workloads, arguments.sizes
+        one(arguments.one, workload, gigabytes, arguments.events, arguments.pace, check=arguments.check)
         return
     OUT.mkdir(parents=True, exist_ok=True)
     if arguments.report:
@@ -522,14 +526,16 @@ def main() -> None:
         charts()
         return
     if not arguments.unchecked:
-        for system in arguments.systems:
-            measured(system, CHECK, arguments.events, arguments.conf, check=True)
-            print(f"check    {system:12} rows equal", flush=True)
+        for workload, system in itertools.product(arguments.workloads, arguments.systems):
+            measured(system, workload, CHECK, arguments.events, arguments.conf, check=True)
+            print(f"check    {workload:8} {system:12} rows equal", flush=True)
     (OUT / "machine.json").write_text(json.dumps(machine(), indent=1))
-    for gigabytes in arguments.sizes:
+    for workload, gigabytes in itertools.product(arguments.workloads, arguments.sizes):
+        pace = arguments.pace
         for system in arguments.systems:
-            print(f"{system}, {gigabytes} GB", flush=True)
-            measured(system, gigabytes, arguments.events, arguments.conf)
+            print(f"{workload}, {system}, {gigabytes} GB", flush=True)
+            lines = measured(system, workload, gigabytes, arguments.events, arguments.conf, pace)
+            pace = pace or next((line["row"]["load"] for line in lines), None)
     tables()
     charts()
 
@@ -545,22 +551,26 @@ def append(path: Path, rows: list[Row]) -> None:
 
 def tables() -> None:
     """Print what was measured, in this run and before, and put it into the documentation; medians, if there is more."""
-    keys = ["GB", "event", "system"]
+    keys = ["workload", "GB", "event", "system"]
     results = (
         pl.read_csv(OUT / "results.csv")
         .group_by(keys, maintain_order=True)
         .agg(pl.len().alias("runs"), pl.exclude(keys).cast(pl.Float64).median())
     )
     order = [
+        pl.col("workload"),
         pl.col("GB"),
         *(pl.col(name).cast(pl.Enum(names)) for name, names in (("event", EVENTS), ("system", [*SYSTEMS]))),
     ]
     results = results.sort(order)
     calm = results.filter(pl.col("event") == results["event"][0]).select(
+        "workload",
         "GB",
         "system",
-        pl.col("rows/s").round_sig_figs(3).cast(int),
-        *(pl.col(name).round(1) for name in ("normal", "hosts", "store")),
+        *(pl.col(name).round_sig_figs(3).cast(int) for name in ("rows/s", "load")),
+        *(pl.col(name).round(1) for name in ("normal", "cores", "hosts", "store")),
+        pl.col("lag").cast(int),
+        pl.col("copy").round(1).cast(str).fill_null("-"),
     )
     measures = ["normal", "longest", "again", "noticed", "then", "latency normal", "latency"]
     figures = [pl.col(name).round(1).cast(str).fill_null("-").alias(name) for name in measures]
@@ -574,7 +584,7 @@ def tables() -> None:
 
 
 def charts() -> None:
-    """Recovery by size (figure 1), and latency around an event (figure 4)."""
+    """Recovery by size (figure 1), and latency around an event (figure 4); a row of panels for each query."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -582,34 +592,35 @@ def charts() -> None:
 
     results, batches = pl.read_csv(OUT / "results.csv"), pl.read_csv(OUT / "batches.csv")
     colors = {system: pyplot.get_cmap("tab10")(place) for place, system in enumerate(SYSTEMS)}
-    lost = results.filter(pl.col("event") == "lost")
-    if lost.height:
-        figure, axes = pyplot.subplots(figsize=(6, 4))
-        for system in lost["system"].unique(maintain_order=True):
-            part = lost.filter(pl.col("system") == system).sort("GB")
-            axes.plot(part["GB"], part["noticed"] + part["then"], "o-", color=colors[system], label=system)
-        axes.set_xlabel("GB of state")
-        axes.set_ylabel("s from the loss of a host to the end of a micro-batch")
-        axes.set_ylim(bottom=0)
-        axes.legend()
-        figure.tight_layout()
-        figure.savefig(OUT / "recovery.png", dpi=120)
+    workloads = [name for name in WORKLOADS if name in set(results["workload"])]
     events = [event for event in EVENTS if event in set(batches["event"])]
-    largest = max(batches["GB"])
-    figure, panels = pyplot.subplots(1, len(events), figsize=(4 * len(events), 4), sharey=True, squeeze=False)
-    for event, axes in zip(events, panels[0], strict=True):
-        for system in SYSTEMS:
-            part = batches.filter((pl.col("event") == event) & (pl.col("system") == system))
-            part = part.filter(pl.col("GB") == min(largest, part["GB"].max() or largest))
-            axes.plot(part["after"], part["latency"], ".-", color=colors[system], label=system)
-        axes.axvline(0, color="black")
-        axes.set_yscale("log")
-        axes.set_title(f"a host is {event}")
-        axes.set_xlabel("s since then")
-    panels[0][0].set_ylabel("s from the arrival of a row to its micro-batch's end")
-    panels[0][0].legend()
-    figure.tight_layout()
-    figure.savefig(OUT / "latency.png", dpi=120)
+    recoveries, firsts = pyplot.subplots(1, len(workloads), figsize=(6 * len(workloads), 4), squeeze=False)
+    latencies, grid = pyplot.subplots(
+        len(workloads), len(events), sharey="row", figsize=(4 * len(events), 4 * len(workloads)), squeeze=False
+    )
+    for workload, recovery, panels in zip(workloads, firsts[0], grid, strict=True):
+        for system, color in colors.items():
+            own = (pl.col("workload") == workload) & (pl.col("system") == system)
+            lost = results.filter(own & (pl.col("event") == "lost")).sort("GB")
+            recovery.plot(lost["GB"], lost["noticed"] + lost["then"], "o-", color=color, label=system)
+            for event, axes in zip(events, panels, strict=True):
+                part = batches.filter(own & (pl.col("event") == event)).filter(pl.col("GB") == pl.col("GB").max())
+                axes.plot(part["after"], part["latency"], ".-", color=color, label=system)
+        recovery.set_title(workload)
+        recovery.set_xlabel("GB of state")
+        recovery.set_ylabel("s from the loss of a host to the end of a micro-batch")
+        recovery.set_ylim(bottom=0)
+        for event, axes in zip(events, panels, strict=True):
+            axes.axvline(0, color="black")
+            axes.set_yscale("log")
+            axes.set_title(f"{workload}: a host is {event}")
+            axes.set_xlabel("s since then")
+        panels[0].set_ylabel("s from the arrival of a row to its micro-batch's end")
+    firsts[0][0].legend()
+    grid[0][0].legend()
+    for figure, name in ((recoveries, "recovery"), (latencies, "latency")):
+        figure.tight_layout()
+        figure.savefig(OUT / f"{name}.png", dpi=120)
 
 
 if __name__ == "__main__":

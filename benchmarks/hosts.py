@@ -68,7 +68,13 @@ def require() -> None:
         raise SystemExit("hosts cannot be made here: " + "; ".join(wrong))
 
 
-PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "sshfs": "sshfs", "java": "a Java runtime of version 17"}
+PROGRAMS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "sshfs": "sshfs",
+    "nsenter": "util-linux",
+    "java": "a Java runtime of version 17",
+}
 
 
 class Hosts:
@@ -155,6 +161,17 @@ class Hosts:
         if group is None:
             raise SystemExit("no control group for CPU time can be written here, so no host can be slowed down")
         _bound(group, cores)
+
+    def copy(self, i: int, directories: list[Path]) -> None:
+        """Copy directories of the store to the disk of a host, over the network; the copies do not stay."""
+        worker = next(
+            pid for pid in _pids(f"{PREFIX}{i}") if b"deploy.worker.Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+        target = self.disk / "copy"
+        inside = ["nsenter", "--target", str(worker), "--mount", "--net"]
+        _run(*inside, "mkdir", str(target))
+        _run(*inside, "cp", "-r", *map(str, directories), str(target))
+        _run(*inside, "rm", "-r", str(target))
 
     def received(self) -> dict[int, int]:
         """Bytes that have come in at each host since it was made; the store is number `STORE`."""

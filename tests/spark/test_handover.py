@@ -111,15 +111,14 @@ class Run:
         return [found.count(), whole.exceptAll(found).count(), found.exceptAll(whole).count()]
 
 
-def disturbed(spark, cluster, kind, seed, files):
-    """Handovers all the time, and a host that is killed, or cut off for a while, at a random moment."""
-    chance = random.Random(seed)
+def disturbed(spark, cluster, kind, seeds, files):
+    """Handovers all the time, and for each seed a host that is killed, or cut off for a while, or both."""
     run = Run(spark, f"{cluster.directory}/run", kind)
     run.push()
     run.push()
     manager, handed, ended = fb.handover(run.query), [0], threading.Event()
 
-    def hand_over():
+    def hand_over(chance):
         while not ended.is_set():
             with contextlib.suppress(ForebayError):
                 executors = [each.id for each in manager.usable()]
@@ -127,9 +126,9 @@ def disturbed(spark, cluster, kind, seed, files):
                 handed[0] += 1
             ended.wait(0.2)
 
-    def disturb(how):
+    def disturb(how, chance):
         ended.wait(chance.uniform(0, 3))
-        host = chance.randrange(3)
+        host = chance.choice(cluster.alive)
         if how == "kill":
             cluster.kill(host)
             cluster.add(wait=False)
@@ -138,36 +137,38 @@ def disturbed(spark, cluster, kind, seed, files):
             time.sleep(chance.uniform(2, 12))
             cluster.thaw(host)
 
-    handing = threading.Thread(target=hand_over, daemon=True)
+    handing = threading.Thread(target=hand_over, args=[random.Random(seeds[0])], daemon=True)
     handing.start()
-    for how in {"kill": ["kill"], "cut": ["cut"], "both": ["cut", "kill"]}[chance.choice(["kill", "cut", "both"])]:
-        run.steady()
-        disturbing = threading.Thread(target=disturb, args=[how], daemon=True)
-        disturbing.start()
-        for _ in range(files):
+    for seed in seeds:
+        chance = random.Random(seed)
+        for how in {"kill": ["kill"], "cut": ["cut"], "both": ["cut", "kill"]}[chance.choice(["kill", "cut", "both"])]:
+            wait_for(lambda: len(manager.usable()) == len(cluster.alive) >= 3, run)
+            run.steady()
+            print(f"{time.strftime('%H:%M:%S')} seed {seed}: {how}", flush=True)
+            disturbing = threading.Thread(target=disturb, args=[how, chance], daemon=True)
+            disturbing.start()
+            for _ in range(files):
+                run.push()
+            disturbing.join()
             run.push()
-        disturbing.join()
-        run.push()
     ended.set()
     handing.join()
-    return [handed[0], [each.failed for each in manager.recent if each.failed], *run.end()]
+    return [handed[0], *run.end()]
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"),
+    ("kind", "seeds", "files"),
     [
-        ("sessions", 0),
-        *(pytest.param(kind, seed, marks=pytest.mark.slow) for seed in range(1, 18) for kind in KINDS),
+        pytest.param("sessions", [0], 2, id="sessions"),
+        *(pytest.param(kind, [*range(1, 18)], 4, id=f"{kind}-many", marks=pytest.mark.slow) for kind in KINDS),
     ],
 )
-def test_nothing_is_lost_or_doubled_by_kills_and_cuts_during_handovers(tmp_path, kind, seed):
+def test_nothing_is_lost_or_doubled_by_kills_and_cuts_during_handovers(tmp_path, kind, seeds, files):
     with Cluster(hosts=3, directory=tmp_path) as cluster:
-        handed, _, count, missing, more = cluster.run(
-            disturbed, kind, seed, 2 if seed == 0 else 4, conf=REPLICATED, timeout=600
-        )
+        handed, count, missing, more = cluster.run(disturbed, kind, seeds, files, conf=REPLICATED, timeout=2400)
     assert (missing, more) == (0, 0)
     assert count > 100
-    assert handed > 0
+    assert handed >= len(seeds)
 
 
 def to_and_fro(spark, cluster):
