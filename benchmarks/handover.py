@@ -64,6 +64,7 @@ from pyspark.sql.streaming import StreamingQuery
 import forebay as fb
 import hosts
 import report
+from forebay.spark.driver import replicas
 from forebay.spark.driver.steering import Steering
 from hosts import Hosts
 from race import machine
@@ -100,6 +101,7 @@ COMMON = {
     "spark.decommission.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(PARTITIONS),
+    "spark.shuffle.io.retryWait": "1s",  # as docs/handover.md says
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64000",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
@@ -277,6 +279,12 @@ class Run:
         print(f"{found} results, as a batch: {expected}", file=sys.stderr)
         return found == expected
 
+    def close(self) -> None:
+        self.query.stop()
+        replicas.end()
+        self.spark.stop()
+        self.meter.ended.set()
+
     def copied(self) -> float:
         """Seconds that a host takes to copy a half of the state from the checkpoint to its disk, when all is uploaded."""
         directory = self.cluster.checkpoint / "query" / "forebay"
@@ -416,8 +424,7 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
             feeder.join()
             if check and not run.end():
                 raise SystemExit("the results are not those of a batch")
-            run.query.stop()
-            run.meter.ended.set()
+            run.close()
         finally:
             keep_logs(OUT / "logs" / f"{workload}-{system}-{gigabytes}")
 

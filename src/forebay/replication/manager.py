@@ -31,7 +31,8 @@ IN_STEP = 4
 """A replica that is complete, and so few versions behind, keeps up: hosts tell what they hold at different times."""
 
 REPAIR_SECONDS = 15.0
-"""After a host was lost new ones get replicas only then: its partitions come first, and it may come back."""
+"""After a host was lost, or could not be reached, new ones get replicas only then: its partitions come first, and it may
+come back."""
 
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
@@ -256,6 +257,7 @@ class Manager(Service):
             for failed, reason in failures.items():
                 if failed in self._hosts and failed not in self._shunned:
                     _log.warning("the host %s gets no replicas for a while: %s", self._hosts[failed].name, reason)
+                    self._repaired = now + REPAIR_SECONDS
                 self._shunned[failed] = now + SHUNNED_SECONDS
                 self._planned = 0.0
             self._plan()
@@ -278,7 +280,7 @@ class Manager(Service):
             order = sorted(held, key=lambda address: (held[address].own, held[address].version.number), reverse=True)
             others = [address for address in self._hosts if address not in held]  # they may have got it just now
             return {
-                "addresses": [*order, *others],
+                "addresses": [address for address in (*order, *others) if address not in self._shunned],
                 "version": str(held[self._newest(held)].version) if held else None,
                 "archive": list(query.archive) if query and query.archive else None,
             }
