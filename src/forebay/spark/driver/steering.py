@@ -133,14 +133,12 @@ class Steering:
         self._closed = threading.Event()
 
     def executors(self) -> list[Executor]:
-        """The executors that are alive, by number. One that has just come is left out until Spark knows its address."""
+        """The executors that are alive, by number. One that has just come is left out until Spark knows its port."""
         listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
         found = [
-            Executor(
-                each.id(), each.hostPort().rpartition(":")[0], each.totalCores(), each.id() in leaving, each.isExcluded()
-            )
+            Executor(each.id(), host, each.totalCores(), each.id() in leaving, each.isExcluded())
             for each in (listed.apply(i) for i in range(listed.length()))
-            if each.id() in alive and each.hostPort()
+            if each.id() in alive and (host := each.hostPort().rpartition(":")[0])  # without a port it is not ready
         ]
         return sorted(found, key=lambda each: (len(each.id), each.id))
 
