@@ -104,7 +104,7 @@ def _end(name: str) -> None:
         found = _running.pop(name, None)
         if found is not None and not found[1].end(ENDING_SECONDS):
             _log.warning(
-                "agents of hosts were lost, or have not ended in %.0f s; what they had not uploaded by then may be missing in "
-                "the checkpoint, and is still in their directories.",
+                "agents of hosts were lost, or have not ended in %.0f s; what they had not uploaded by then may be missing "
+                "in the checkpoint, and is still in their directories.",
                 ENDING_SECONDS,
             )
