@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import random
 import threading
 import time
@@ -144,7 +145,7 @@ def disturbed(spark, cluster, kind, seeds, files):
         for how in {"kill": ["kill"], "cut": ["cut"], "both": ["cut", "kill"]}[chance.choice(["kill", "cut", "both"])]:
             wait_for(lambda: len(manager.usable()) == len(cluster.alive) >= 3, run)
             run.steady()
-            print(f"{time.strftime('%H:%M:%S')} seed {seed}: {how}", flush=True)
+            logging.getLogger(__name__).warning("%s seed %d: %s", time.strftime("%H:%M:%S"), seed, how)
             disturbing = threading.Thread(target=disturb, args=[how, chance], daemon=True)
             disturbing.start()
             for _ in range(files):
