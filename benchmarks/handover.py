@@ -20,6 +20,8 @@ lost         the host with the most partitions is killed
 added        a host joins
 slowed       the host with the most partitions gets a fifth of a core of CPU time
 retired      the host with the most partitions is decommissioned
+cut          the cable of the host with the most partitions is pulled, for half a minute; only if it is asked for: Spark
+             notices it after its `spark.network.timeout`, --conf spark.network.timeout=8s spark.executor.heartbeatInterval=2s
 
 Columns of the result: `rows/s`, what the system can take; `load`, what arrives; `normal`, the median micro-batch before the
 event; `longest`, the longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of
@@ -72,7 +74,7 @@ from workloads import WORKLOADS, Workload
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "bench" / "handover"
-EVENTS = ("lost", "added", "slowed", "retired")
+EVENTS = ("lost", "added", "slowed", "retired", "cut")
 HOSTS, CORES, PARTITIONS = 3, 2, 4
 LARGE = 25
 """Units in a micro-batch that makes state, at most."""
@@ -318,6 +320,7 @@ class Run:
             "lost": lambda: address not in self._executors(),
             "added": lambda: bool(self._executors() - known),
             "retired": lambda: address not in self._executors(),
+            "cut": lambda: address not in self._executors(),
         }
         if name in conditions:
             threading.Thread(target=watch, args=[conditions[name]], daemon=True).start()
@@ -329,6 +332,9 @@ class Run:
             self.cluster.slow(number, SLOW)
         elif name == "retired":
             self.cluster.decommission(number)
+        elif name == "cut":
+            self.cluster.cut(number)
+            threading.Timer(30, self.cluster.mend, [number]).start()
         return lambda: seen[0] if seen else None
 
     def _handed(self) -> int:
@@ -509,7 +515,7 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", type=float, default=[1, 2, 5, 10], help="GB of state")
-    parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS))
+    parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS[:4]))
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
     parser.add_argument("--conf", nargs="*", default=[], help="settings of Spark for all systems, as name=value")
