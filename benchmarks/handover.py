@@ -21,7 +21,7 @@ added        a host joins
 slowed       the host with the most partitions gets a fifth of a core of CPU time
 retired      the host with the most partitions is decommissioned
 cut          the cable of the host with the most partitions is pulled, for half a minute; only if it is asked for: Spark
-             notices it after its `spark.network.timeout`, --conf spark.network.timeout=8s spark.executor.heartbeatInterval=2s
+             notices it after its network timeout: --conf spark.network.timeout=8s spark.executor.heartbeatInterval=2s
 
 Columns of the result: `rows/s`, what the system can take; `load`, what arrives; `normal`, the median micro-batch before the
 event; `longest`, the longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of
