@@ -46,6 +46,7 @@ import csv
 import datetime
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -397,6 +398,8 @@ def wait_for(condition: Callable[[], bool], failure: str, seconds: float = 120, 
 
 def one(system: str, workload: str, gigabytes: float, events: list[str], pace: float | None, *, check: bool) -> None:
     """One system with one query and size, in a process of its own; a line of JSON for each event."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("forebay").setLevel(logging.INFO)
     with Hosts(HOSTS, CORES, "1500m") as cluster:
         try:
             run = Run(system, workload, gigabytes, cluster, check=check)

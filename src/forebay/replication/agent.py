@@ -29,6 +29,7 @@ from forebay.replication import chain
 from forebay.replication.application import Application
 from forebay.replication.chain import Offer
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
+from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers, Service
 from forebay.replication.uploads import Uploads, archive_of
 from forebay.store import filenames
@@ -308,14 +309,15 @@ class Agent(Service):
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
         try:
-            before = None
+            before, pace = None, Pace(self._application.copying / _AT_ONCE)
             while True:
                 holders = self._manager("holders", instance=instance)
                 if holders["version"] in (None, before):
                     return
                 before = holders["version"]
                 version = Version.parse(before)
-                self._pull_version(instance, version, holders)
+                self._pull_version(instance, version, holders, pace)
+                pace = pace.faster()
                 with self._lock:
                     own = instance in self._held and self._held[instance].own
                 self._note(instance, version, own=own)
@@ -325,12 +327,12 @@ class Agent(Service):
             with self._lock:
                 self._pulling.discard(instance)
 
-    def _pull_version(self, instance: str, version: Version, holders: dict[str, Any]) -> None:
+    def _pull_version(self, instance: str, version: Version, holders: dict[str, Any], pace: Pace) -> None:
         sources, place = holders["addresses"], holders["archive"]
         self._get(instance, filenames.manifest(version), sources, place)
         newest = manifests.read(self._holdings.directory(instance), version)
         for name in newest.segments:
-            self._get(instance, name, sources, place)
+            self._get(instance, name, sources, place, pace)
         for earlier in newest.history:  # Spark may go back to it
             self._get(instance, filenames.manifest(earlier), sources, place)
             with contextlib.suppress(VersionNotFound, CorruptState):
@@ -345,7 +347,7 @@ class Agent(Service):
             for name in missing:
                 self._get(instance, name, holders["addresses"], holders["archive"])
 
-    def _get(self, instance: str, name: str, sources: list[str], place: list[str] | None) -> None:
+    def _get(self, instance: str, name: str, sources: list[str], place: list[str] | None, pace: Pace | None = None) -> None:
         """Have a file here that other hosts hold, or else the checkpoint; nothing if none of them has it."""
         if self._holdings.path(instance, name).exists():
             return
@@ -360,6 +362,8 @@ class Agent(Service):
                     with self._holdings.receiving(instance, name) as incoming:
                         for data, crc in chain.chunks(stream):
                             incoming.write(data)
+                            if pace is not None:
+                                pace.took(len(data))
                             if crc is not None:
                                 incoming.finish(crc)
                 with self._lock:

@@ -23,6 +23,8 @@ class Application:
         Whether versions go to the checkpoint behind that.
     port : int
         Where agents listen, 0 for any free port.
+    copying : int
+        Bytes in a second that an agent copies at most while no task waits for them.
     """
 
     name: str
@@ -31,3 +33,4 @@ class Application:
     replicas: int = 1
     uploading: bool = True
     port: int = 0
+    copying: int = 32 << 20

@@ -54,6 +54,8 @@ class Conf:
         ``spark.forebay.replicas``: how many other hosts have a version before Spark learns of it.
     upload_behind : bool
         ``spark.forebay.uploadBehind``: whether versions that are replicated go to the checkpoint later.
+    copy_mb_per_second : int
+        ``spark.forebay.copyMBPerSecond``: how fast a host copies state that no task waits for, at most.
     agent_port : int
         ``spark.forebay.agentPort``: where the agents of hosts listen; 0 for any free port.
     handover : str
@@ -75,6 +77,7 @@ class Conf:
     place: Place = field(default_factory=Place)
     replicas: int = 1
     upload_behind: bool = True
+    copy_mb_per_second: int = 32
     agent_port: int = 0
     handover: str = "auto"
     write_buffer_mb: int | None = None
@@ -112,6 +115,7 @@ class Conf:
             ),
             replicas=read(_integer, "replicas", cls.replicas, 1),
             upload_behind=read(_choice, "uploadBehind", "true", "false") == "true",
+            copy_mb_per_second=read(_integer, "copyMBPerSecond", cls.copy_mb_per_second, 1),
             agent_port=read(_integer, "agentPort", cls.agent_port, 0),
             handover=read(_choice, "handover", "auto", "manual"),
             write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,

@@ -72,12 +72,13 @@ def _application(session: SparkSession, conf: Conf) -> Application:
             threading.Thread(target=_watch, args=(context, name), name="forebay replicas", daemon=True).start()
             atexit.register(_end, name)
         application, _ = _running[name]
-    wanted = (conf.replicas, conf.upload_behind, conf.agent_port)
-    if wanted != (application.replicas, application.uploading, application.port):
+    copying = conf.copy_mb_per_second << 20
+    wanted = (conf.replicas, conf.upload_behind, conf.agent_port, copying)
+    if wanted != (application.replicas, application.uploading, application.port, application.copying):
         raise UnsupportedConfiguration(
-            "spark.forebay.replicas, uploadBehind and agentPort are those of the whole application, which began with "
-            f"{application.replicas}, {str(application.uploading).lower()} and {application.port}. Set them the same for "
-            "all of its queries."
+            "spark.forebay.replicas, uploadBehind, agentPort and copyMBPerSecond are those of the whole application, which "
+            f"began with {application.replicas}, {str(application.uploading).lower()}, {application.port} and "
+            f"{application.copying >> 20}. Set them the same for all of its queries."
         )
     return application
 
@@ -89,7 +90,8 @@ def _started(context: SparkContext, conf: Conf) -> tuple[Application, Manager]:
     host = str(confs.get("spark.driver.host"))
     listening = str(confs.get("spark.driver.bindAddress", host))
     made = Manager(listening, secret, conf.replicas, uploading=conf.upload_behind, advertised=host)
-    return Application(name, made.address, secret, conf.replicas, conf.upload_behind, conf.agent_port), made
+    copying = conf.copy_mb_per_second << 20
+    return Application(name, made.address, secret, conf.replicas, conf.upload_behind, conf.agent_port, copying), made
 
 
 def _watch(context: SparkContext, name: str) -> None:
