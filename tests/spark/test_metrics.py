@@ -11,6 +11,7 @@ from test_recovery import WINDOW, counts, run
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver import metrics, prometheus
+from forebay.spark.driver.tally import SIZES, UNITS
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_they_add_up_to_the_totals_in_the_state(query):
     assert all((operator["commitTimeMs"] > 0) >= (operator["rowsIn"] > 0) for operator in operators)
     assert all(operator["stateBytes"] >= operator["stateLiveBytes"] for operator in operators)
     assert max(operator["memoryBytes"] for operator in operators) > 0
-    assert set(operators[0]) == {"operator", *metrics.UNITS, *metrics.SIZES}
+    assert set(operators[0]) == {"operator", *UNITS, *SIZES}
 
 
 def test_a_listener_is_told_after_each_micro_batch(query):
@@ -68,9 +69,9 @@ def test_old_micro_batches_are_added_up(query, monkeypatch):
 
 def test_of_a_query_that_has_ended_little_is_kept(query):
     ended, _ = query
-    mine = {key: values for key, values in metrics._kept().items() if key[0] == str(ended.id)}
-    assert {vnode for _, _, _, vnode in mine} == {metrics.ALL_NODES}
-    assert len(mine) == len(fb.recentMetrics(ended)) + 1  # those of older micro-batches are one more
+    ((_, tally),) = metrics._of(str(ended.id))
+    assert tally.nodes == tally._sizes == {}
+    assert len(tally.rows) == len(fb.recentMetrics(ended)) > 0
     for number in range(metrics.ENDED_QUERIES):
         metrics.retire(f"query {number}")
     assert fb.recentMetrics(ended) == []

@@ -109,7 +109,7 @@ class _Listener(StreamingQueryListener):
         _warn_of_partitions(session, execution)
 
     def onQueryProgress(self, event: Any) -> None:
-        metrics.fold()
+        metrics.take()
         seen = self._watermarks.get(str(event.progress.runId))
         if seen is not None:
             seen.note(event.progress.eventTime.get("watermark"), event.progress.numInputRows)

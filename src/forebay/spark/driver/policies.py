@@ -150,14 +150,13 @@ class Policies:
 
     def _level(self, executors: list[Executor]) -> None:
         """Take a partition from an executor that has been overloaded for some time."""
-        batches = metrics.busy(str(self._handover.query.id))
-        newest = max(batches, default=-1)
+        newest, busy = metrics.busy(str(self._handover.query.id))
         if newest <= self._looked or newest < self._rested or len(executors) < 2:
             return
         self._looked = newest
         count = self._steering.partitions
         work: dict[int, float] = dict.fromkeys(range(count), 0.0)
-        for vnode, milliseconds in batches[newest].items():
+        for vnode, milliseconds in busy.items():
             work[partition_of(vnode, count)] += milliseconds
         placement = self._steering.placement()
         load = {each.id: 0.0 for each in executors}
