@@ -1,6 +1,7 @@
 """Metrics by micro-batch and operator: for Python, for a listener, for Prometheus."""
 
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -106,3 +107,32 @@ def test_prometheus_is_shown_them(spark, stream, tmp_path):
     prometheus._served.discard(port)
     with pytest.raises(UnsupportedConfiguration, match=f"prometheusPort is {port}"):
         prometheus.serve(port)
+
+
+def test_virtual_nodes_that_have_nothing_to_do_count_after_a_restart(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    rows = spark.range(64).selectExpr("timestamp_seconds(id) ts", "id key")
+    stream = spark.readStream.schema("ts timestamp, key long").parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    summed = fb.groupBy(stream, fb.window("ts", "1 day"), "key").agg(fb.count("*"))
+
+    def add(part):
+        part.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+
+    add(rows)
+    run(summed, tmp_path / "ck")
+    metrics._tallies.clear()  # as in another driver
+    writer = summed.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+    query = writer.start()
+    try:
+        add(rows.limit(1))  # which is one virtual node's
+        query.processAllAvailable()
+        deadline = time.monotonic() + 30
+        while fb.recentMetrics(query)[-1]["operators"][0]["stateLiveBytes"] < fb.progress(query).stateBytes:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    (total,) = [total for (of, _), total in metrics.totals().items() if of == str(query.id)]
+    assert total["rowsIn"] == 1
+    assert total["stateLiveBytes"] == fb.progress(query).stateBytes
+    assert total["stateBytes"] >= total["stateLiveBytes"]

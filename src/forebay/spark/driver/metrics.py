@@ -7,7 +7,7 @@ Of several attempts at a task the last one that ended well counts. Totals since 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark import Accumulator, AccumulatorParam
@@ -162,6 +162,14 @@ def take() -> None:
             _tallies.setdefault((query, operator), Tally()).take(batch, told[query, batch, operator])
         for tally in _tallies.values():
             tally.fold(KEPT_BATCHES)
+
+
+def complete(query: str, operator: str, sizes: Mapping[int, dict[str, float]]) -> None:
+    """Take the sizes of virtual nodes of which no task has told since the query goes on."""
+    with _lock:
+        take()
+        if query not in _ended:
+            _tallies.setdefault((query, operator), Tally()).complete(sizes)
 
 
 def retire(query: str) -> None:

@@ -77,6 +77,13 @@ class Tally:
                 self._resize(vnode, {name: metrics[name] for name in SIZES})
         row.update(self._size)
 
+    def complete(self, sizes: Mapping[int, dict[str, float]]) -> None:
+        """Take the sizes of virtual nodes that have told none themselves."""
+        for vnode in sizes.keys() - self._sizes.keys():
+            self._resize(vnode, sizes[vnode])
+        if self.batch in self.rows:
+            self.rows[self.batch].update(self._size)
+
     def fold(self, kept: int) -> None:
         """Add up all but some rows of the newest micro-batches."""
         while len(self.rows) > kept:
