@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+import uuid
 from threading import Timer
 
 import pytest
@@ -9,7 +11,7 @@ from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
 from forebay.replication import local
-from forebay.replication.holdings import Holdings
+from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
 from forebay.store.filenames import Version
 
@@ -309,3 +311,56 @@ def test_another_application_leaves_held_files_alone(tmp_path):
             assert values(first.open(1, versions[-1])) == [0, 1, 2, 3]
         finally:
             second.close()
+
+
+STRANGER = f"{uuid.UUID(int=2)}-{0:08x}"
+
+
+def unused(some, host):
+    """Have all that a host holds look as after a jump of its clock, and leave what an application that has ended held."""
+    left = some.disk(host) / STRANGER / LAYOUT / "0-00000000"
+    left.mkdir(parents=True)
+    for directory in some.disk(host).glob("*/*/*/"):
+        os.utime(directory, (0, 0))
+    return left
+
+
+def test_what_an_agent_holds_stays_however_the_clock_jumps(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        append(some.open(0, None), 1)
+        held, left = some.held(0), unused(some, 0)
+        Holdings(some.disk(0)).sweep()  # as the agent of another application does
+        assert not left.exists()
+        assert some.held(0) == held
+        some.kill(0)
+        unused(some, 0)
+        Holdings(some.disk(0)).sweep()
+        assert some.held(0) == set()  # who is dead holds nothing
+
+
+def test_an_agent_that_starts_again_removes_nothing_of_its_own(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        version = append(some.open(0, None), 1)
+        held = some.held(0)
+        some.kill(0)
+        left = unused(some, 0)
+        some.start(0)
+        wait_for(lambda: not left.exists())
+        assert some.held(0) == held
+        assert values(some.open(0, version)) == [1]
+
+
+def test_files_that_never_became_whole_are_swept(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        append(some.open(0, None), 1)
+        held = some.held(0)
+        directory = some.disk(0) / QUERY / LAYOUT / "0-00000000"
+        for name, age in (("old", 2 * KEPT_SECONDS), ("young", 0)):
+            (directory / f".{name}.tmp").touch()
+            os.utime(directory / f".{name}.tmp", (time.time() - age,) * 2)
+        Holdings(some.disk(0)).sweep()
+        assert some.held(0) == held | {".young.tmp"}

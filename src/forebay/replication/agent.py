@@ -113,11 +113,10 @@ class Agent(Service):
         self._pulling: set[str] = set()
         self._sent = self._received = 0
         self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
-        self._holdings.sweep()
 
     def run(self) -> None:
         """Tell the manager what is held until the application has ended and all is uploaded."""
-        reached = touched = time.monotonic()
+        reached, tidied = time.monotonic(), float("-inf")
         draining: threading.Thread | None = None
         while draining is None or draining.is_alive():
             try:
@@ -131,9 +130,10 @@ class Agent(Service):
             if ending and draining is None:
                 draining = threading.Thread(target=self._uploads.drain, daemon=True)
                 draining.start()
-            if time.monotonic() - touched > KEPT_SECONDS / 24:
-                touched = time.monotonic()
+            if self._queries and time.monotonic() - tidied > KEPT_SECONDS / 24:  # by now they are held
+                tidied = time.monotonic()
                 self._holdings.touch(list(self._held))
+                threading.Thread(target=self._holdings.sweep, name="sweep", daemon=True).start()
             time.sleep(BEAT_SECONDS)
         with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
             self._manager("left", address=self.address, uploading=self._uploads.pending)
@@ -268,6 +268,8 @@ class Agent(Service):
 
     def _find(self, query: str) -> None:
         """Know of what is held of a query since before this agent began."""
+        with contextlib.suppress(StateDirectoryError):  # on a disk that is full, say: then nobody sweeps
+            self._holdings.hold(query)
         for instance in self._holdings.instances():
             version = self._holdings.newest(instance) if instance.startswith(f"{query}/") else None
             if version is not None and instance not in self._held:

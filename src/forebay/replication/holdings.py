@@ -7,22 +7,28 @@ committed on this host are hard links; those of other hosts are replicas.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import os
 import shutil
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from forebay.errors import CorruptState, ReplicationError, VersionNotFound
+from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
 from forebay.store import manifest as manifests
-from forebay.store.disk import LOCAL
+from forebay.store.disk import LOCAL, PRIVATE_FILE, reported
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
 
 KEPT_SECONDS = 24 * 3600.0
 """What stores and agents have left on a host is removed when it was not used for so long."""
+
+LOCK = "lock"
+"""A file in the directory of a query, which every process that holds something of the query has locked."""
 
 
 class Holdings:
@@ -36,6 +42,17 @@ class Holdings:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._locks: dict[str, int] = {}
+        self._locking = threading.Lock()
+
+    def hold(self, query: str) -> None:
+        """Have nobody sweep what there is of a query, as long as this process lives."""
+        with self._locking:
+            if query not in self._locks:
+                LOCAL.make_directory(self.root / query)
+                descriptor = self._lock_file(query)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                self._locks[query] = descriptor
 
     def directory(self, instance: str) -> Path:
         """The directory of a store instance; `ReplicationError` for a text that is no instance's path."""
@@ -66,7 +83,7 @@ class Holdings:
 
     def link(self, instance: str, directory: Path, names: Sequence[str]) -> None:
         """Take files of a directory of this host's, under further names; those that it does not have are left out."""
-        LOCAL.make_directory(self.directory(instance))
+        self._make(instance)
         for name in names:
             if (directory / name).exists():
                 LOCAL.link(directory / name, self.path(instance, name))
@@ -100,7 +117,7 @@ class Holdings:
     def receiving(self, instance: str, name: str) -> Iterator[Incoming]:
         """A file that comes in pieces; it is there when the block ends, whole or not at all."""
         path = self.path(instance, name)
-        LOCAL.make_directory(path.parent)
+        self._make(instance)
         temporary = path.with_name(filenames.temporary(name))
         incoming = Incoming(LOCAL.create(temporary), temporary)
         try:
@@ -149,21 +166,51 @@ class Holdings:
         return newest
 
     def sweep(self) -> None:
-        """Remove the directories of instances that were not used for `KEPT_SECONDS`, and files that never became whole."""
+        """Remove the directories of instances that were not used for `KEPT_SECONDS`, and files that never became whole.
+
+        How long ago that was is told by the host's clock, which may have jumped. So the directories of a query that some
+        process holds stay; of its files only one that is on its way could go, and that one is sent again.
+        """
         now = time.time()
-        for directory in map(self.directory, self.instances()):
-            with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
-                for temporary in directory.glob(".*.tmp"):
-                    if now - temporary.stat().st_mtime > KEPT_SECONDS:
-                        LOCAL.unlink(temporary)
-                if now - directory.stat().st_mtime > KEPT_SECONDS:
-                    shutil.rmtree(directory, ignore_errors=True)
+        for query, instances in itertools.groupby(sorted(self.instances()), lambda instance: instance.partition("/")[0]):
+            with self._unless_held(query) as unheld:
+                for directory in map(self.directory, instances):
+                    with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+                        for temporary in directory.glob(".*.tmp"):
+                            if now - temporary.stat().st_mtime > KEPT_SECONDS:
+                                LOCAL.unlink(temporary)
+                        if unheld and now - directory.stat().st_mtime > KEPT_SECONDS:
+                            shutil.rmtree(directory, ignore_errors=True)
 
     def touch(self, instances: Iterable[str]) -> None:
         """Say that instances are held, whether anything is written or not."""
         for instance in instances:
             with contextlib.suppress(OSError):
                 os.utime(self.directory(instance))
+
+    def _make(self, instance: str) -> None:
+        """Have the directory of an instance there, to be filled: its query is held from now on."""
+        directory = self.directory(instance)
+        self.hold(instance.partition("/")[0])
+        LOCAL.make_directory(directory)
+
+    @contextlib.contextmanager
+    def _unless_held(self, query: str) -> Iterator[bool]:
+        """Whether no process holds a query; then none begins to before the block has ended."""
+        try:
+            descriptor = self._lock_file(query)
+        except StateDirectoryError:  # it cannot be told
+            yield False
+            return
+        try:
+            yield _is_free(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _lock_file(self, query: str) -> int:
+        path = self.root / query / LOCK
+        with reported("open", path):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
 
     def _size(self, instance: str, name: str) -> int:
         try:
@@ -187,6 +234,15 @@ class Incoming:
         if crc != self._crc:
             raise ReplicationError(f"{self._path.name} came damaged: its checksum is {self._crc:08x}, not {crc:08x}")
         self.whole = True
+
+
+def _is_free(descriptor: int) -> bool:
+    """Whether nobody has locked a file; then it is locked until the descriptor is closed."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _is_instance(path: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from forebay.errors import ReplicationError
 from forebay.replication import groups
+from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest
 from forebay.replication.protocol import Service
 from forebay.store.filenames import Version, vnode_of
 
@@ -23,12 +24,6 @@ LOST_SECONDS = 5.0
 
 SHUNNED_SECONDS = 30.0
 """A host that could not take a replica gets none for so long."""
-
-STUCK_SECONDS = 3.0
-"""A replica that does not advance for so long, though there is a newer version, has missed it."""
-
-IN_STEP = 4
-"""A replica that is complete, and so few versions behind, keeps up: hosts tell what they hold at different times."""
 
 REPAIR_SECONDS = 15.0
 """After a host was lost, or could not be reached, new ones get replicas only then: its partitions come first, and it may
@@ -47,18 +42,6 @@ Unit = tuple[str, int]
 """A state partition: the directory of its query among what agents hold, and its number."""
 
 
-@dataclass(frozen=True)
-class Replica:
-    """What a host holds of an instance, see `forebay.replication.agent.Held`; and since when it is known to."""
-
-    version: Version
-    bytes: int
-    batch: int
-    own: bool
-    complete: bool
-    since: float
-
-
 @dataclass
 class Host:
     """A host as its agent has described it last."""
@@ -71,18 +54,6 @@ class Host:
     sent: int = 0
     received: int = 0
     uploading: int = 0
-
-
-@dataclass(frozen=True)
-class Lag:
-    """How far a host is behind with a partition: in versions of the instance that is furthest behind, and in bytes of all.
-
-    ``complete`` says whether it holds all files of the versions that it has.
-    """
-
-    versions: int
-    bytes: int
-    complete: bool
 
 
 @dataclass(frozen=True)
@@ -142,6 +113,7 @@ class Manager(Service):
         self._queries: dict[str, _Query] = {}
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
+        self._origins: dict[Unit, str] = {}
         self._guests: dict[Unit, set[str]] = {}
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
@@ -169,13 +141,13 @@ class Manager(Service):
         with self._lock:
             self._plan()
             found = []
-            for unit, instances in sorted(self._units().items()):
+            for unit, copies in sorted(self._units().items()):
                 if unit[0] != query:
                     continue
-                origin = self._origin(instances)
+                origin = copies.origin
                 group = [address for address in self._groups.get(unit, []) if address in self._hosts and address != origin]
-                lags = {self._hosts[address].name: self._lag(instances, address) for address in group}
-                found.append(Partition(unit[1], self._hosts[origin].name, self._size(instances), lags))
+                lags = {self._hosts[address].name: copies.lag(address) for address in group}
+                found.append(Partition(unit[1], self._hosts[origin].name, copies.size, lags))
             return found
 
     def invite(self, query: str, partition: int, host: str) -> None:
@@ -194,11 +166,9 @@ class Manager(Service):
     def caught_up(self, query: str, partition: int, host: str) -> bool:
         """Whether a host has the partition's state, but for what the last micro-batch has changed."""
         with self._lock:
-            instances = self._units().get((query, partition), {})
+            copies = self._units().get((query, partition))
             address = self._address(host)
-            if not instances or address == self._origin(instances):
-                return True
-            return self._keeps_up(instances, address)
+            return copies is None or address == copies.origin or copies.kept_by(address)
 
     def end(self, seconds: float) -> bool:
         """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
@@ -269,7 +239,7 @@ class Manager(Service):
                 self._hosts[address] = Host(host, address, time.monotonic())
             unit = self._unit(instance)
             sizes = dict.fromkeys([*self._groups, unit], 0)
-            current = self._groups | {unit: self._preferred(unit, self._units().get(unit, {}))}
+            current = self._groups | {unit: self._preferred(unit, self._units().get(unit))}
             chosen = groups.assign(sizes, {unit: address}, self._able(), self.replicas, current)
             return {"members": chosen[unit]}
 
@@ -281,7 +251,7 @@ class Manager(Service):
             others = [address for address in self._hosts if address not in held]  # they may have got it just now
             return {
                 "addresses": [address for address in (*order, *others) if address not in self._shunned],
-                "version": str(held[self._newest(held)].version) if held else None,
+                "version": str(held[newest(held)].version) if held else None,
                 "archive": list(query.archive) if query and query.archive else None,
             }
 
@@ -314,18 +284,19 @@ class Manager(Service):
                 else "state is lost with those hosts, since spark.forebay.uploadBehind is false",
             )
         units = self._units()
-        sizes = {unit: self._size(instances) for unit, instances in units.items()}
-        origins = {unit: self._origin(instances) for unit, instances in units.items()}
-        current = {unit: self._preferred(unit, instances) for unit, instances in units.items()}
+        sizes = {unit: copies.size for unit, copies in units.items()}
+        origins = {unit: copies.origin for unit, copies in units.items()}
+        current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
+        self._origins = origins
         self._targets = groups.assign(sizes, origins, able, self.replicas, current)
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
             }
-        for unit, instances in units.items():
+        for unit, copies in units.items():
             target = self._targets[unit]
             guests = [address for address in self._guests.get(unit, ()) if address in self._hosts and address not in target]
-            arriving = [address for address in target if not self._keeps_up(instances, address)]
+            arriving = [address for address in target if not copies.kept_by(address)]
             leaving = [
                 address
                 for address in self._groups.get(unit, ())
@@ -333,9 +304,9 @@ class Manager(Service):
             ]
             self._groups[unit] = [*target, *guests, *leaving]
 
-    def _preferred(self, unit: Unit, instances: dict[str, dict[str, Replica]]) -> list[str]:
+    def _preferred(self, unit: Unit, copies: Copies | None) -> list[str]:
         """Who should be in a group, as far as they can: those that are, and then those that have the state anyway."""
-        others = [address for address in self._hosts if instances and self._keeps_up(instances, address)]
+        others = [address for address in self._hosts if copies is not None and copies.kept_by(address)]
         return list(dict.fromkeys([*self._targets.get(unit, ()), *others]))
 
     def _duties(self, address: str) -> dict[str, Any]:
@@ -344,30 +315,22 @@ class Manager(Service):
         uploading: dict[str, list[str]] = {}
         wanted: list[str] = []
         dropped: list[str] = []
-        for unit, instances in self._units().items():
-            origin, group = self._origin(instances), self._groups.get(unit, [])
+        for unit, copies in self._units().items():
+            origin, group = copies.origin, self._groups.get(unit, [])
             archive = self._queries[unit[0]].archive
-            served = len(group) >= self.replicas and all(self._keeps_up(instances, each) for each in (origin, *group))
-            for name, held in instances.items():
+            served = len(group) >= self.replicas and all(copies.kept_by(each) for each in (origin, *group))
+            for name, held in copies.instances.items():
                 mine = held.get(address)
-                if address == origin:
+                if address == origin == self._origins.get(unit):  # else the groups are of another origin: the agent asks
                     sending[name] = [member for member in group if member != address]
-                if mine is not None and mine.complete and archive is not None and address == self._newest(held):
+                if mine is not None and mine.complete and archive is not None and address == newest(held):
                     uploading[name] = list(archive)
                 if address == origin or address in group:
-                    if mine is None or not mine.complete or self._is_stuck(mine, held):
+                    if mine is None or not mine.complete or is_stuck(mine, held):
                         wanted.append(name)
-                elif mine is not None and served and self._behind(mine, held) >= _KEPT_VERSIONS:
+                elif mine is not None and served and behind(mine, held) >= _KEPT_VERSIONS:
                     dropped.append(name)
         return {"groups": sending, "uploading": uploading, "wanted": wanted, "dropped": dropped}
-
-    def _behind(self, mine: Replica | None, held: dict[str, Replica]) -> int:
-        newest = held[self._newest(held)]
-        return newest.version.number - (mine.version.number if mine else 0)
-
-    def _is_stuck(self, mine: Replica, held: dict[str, Replica]) -> bool:
-        """Whether a host has missed a version, and not only not said yet that it has it."""
-        return self._behind(mine, held) > 0 and time.monotonic() - mine.since > STUCK_SECONDS
 
     def _able(self) -> list[str]:
         """Agents that can take replicas."""
@@ -388,44 +351,15 @@ class Manager(Service):
         known = self._queries.get(query)
         return query, known.partition_of(vnode) if known else vnode
 
-    def _units(self) -> dict[Unit, dict[str, dict[str, Replica]]]:
-        """The instances of each partition of the queries that are known, with what each host holds of them."""
-        found: dict[Unit, dict[str, dict[str, Replica]]] = {}
+    def _units(self) -> dict[Unit, Copies]:
+        """The partitions of the queries that are known, as far as any host holds something of them."""
+        found: dict[Unit, dict[str, Holders]] = {}
         for address, host in self._hosts.items():
             for name, replica in host.held.items():
                 if name.partition("/")[0] not in self._queries:
                     continue
                 found.setdefault(self._unit(name), {}).setdefault(name, {})[address] = replica
-        return found
-
-    @staticmethod
-    def _newest(held: dict[str, Replica]) -> str:
-        """Who has the newest version of an instance; of several, who has made it."""
-        return max(held, key=lambda address: (held[address].version.number, held[address].own))
-
-    def _origin(self, instances: dict[str, dict[str, Replica]]) -> str:
-        """The agent of the host that ran a partition last, or if that is lost, of the one that has most of its state."""
-        replicas = [(replica, address) for held in instances.values() for address, replica in held.items()]
-        newest = max(replica.batch for replica, _ in replicas)
-        return max((r.own and r.batch >= newest - IN_STEP, r.batch, r.version.number, address) for r, address in replicas)[
-            -1
-        ]
-
-    @staticmethod
-    def _size(instances: dict[str, dict[str, Replica]]) -> int:
-        return sum(max(replica.bytes for replica in held.values()) for held in instances.values())
-
-    def _lag(self, instances: dict[str, dict[str, Replica]], address: str) -> Lag:
-        mine = [(held.get(address), held) for held in instances.values()]
-        return Lag(
-            versions=max(self._behind(replica, held) for replica, held in mine),
-            bytes=sum(held[self._newest(held)].bytes for replica, held in mine if not (replica and replica.complete)),
-            complete=all(replica is not None and replica.complete for replica, _ in mine),
-        )
-
-    def _keeps_up(self, instances: dict[str, dict[str, Replica]], address: str) -> bool:
-        lag = self._lag(instances, address)
-        return lag.complete and lag.versions <= IN_STEP
+        return {unit: Copies(instances) for unit, instances in found.items()}
 
     def _address(self, host: str) -> str:
         for address, known in self._hosts.items():

@@ -21,6 +21,7 @@ import pyarrow as pa
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
 from forebay.errors import CorruptState, ForebayError, InvalidArgument, VersionNotFound
+from forebay.state import instances
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout, Location
 from forebay.state.places import DIRECTORY, Root, path_of
@@ -66,8 +67,7 @@ class InstanceState:
         return int(filenames.vnode_of(self.name))
 
     def manifest(self, version: Version) -> Manifest:
-        name = filenames.manifest(version)
-        return manifests.parse(self.root.safe.read(name), Path(self.name, name))
+        return instances.manifest_of(self.root.safe, self.name, version)
 
     def at(self, batch: int | None = None) -> Manifest | None:
         """The newest version, or the one that a micro-batch left; None if there was no state yet.
@@ -155,21 +155,9 @@ class OperatorState:
 
     @cached_property
     def instances(self) -> list[InstanceState]:
-        """The instances by virtual node. Of two for one node, which a failed first batch leaves, the one that went on."""
-        versions: dict[str, dict[Version, float]] = {}
-        for name, written in self.root.safe.names().items():
-            directory, _, file = name.partition("/")
-            version = filenames.version_of(file)
-            if version is not None and filenames.is_instance(directory):
-                versions.setdefault(directory, {})[version] = written
-        found: dict[int, InstanceState] = {}
-        for name, there in versions.items():
-            ordered = dict(sorted(there.items(), key=lambda item: (item[0].number, item[1])))
-            instance = InstanceState(self.root.within(name), name, self, ordered)
-            before = found.get(instance.vnode)
-            if before is None or max(before.versions.values()) < max(there.values()):
-                found[instance.vnode] = instance
-        return [found[vnode] for vnode in sorted(found)]
+        """The instances, in the order of their virtual nodes."""
+        found = instances.listed(self.root.safe).values()
+        return [InstanceState(self.root.within(name), name, self, versions) for name, versions in found]
 
     def chosen(self, batch: int | None = None) -> list[tuple[InstanceState, Version]]:
         """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""

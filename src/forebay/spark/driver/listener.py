@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.driver import checkpoint, metrics, replicas
+from forebay.spark.driver import checkpoint, metrics, replicas, sizes
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.checkpoint import Logs
 from forebay.spark.driver.conf import Conf
@@ -95,6 +95,7 @@ class _Listener(StreamingQueryListener):
             conf.set(DIRECTORIES, json.dumps(found))
             conf.set(HASHED, json.dumps(hashed))
             _serve_metrics(session)
+            sizes.learn(str(query.id), root, [name for names in found.values() for name in names])
             operators = queries.operators(plan)
             if operators:
                 replicas.register(operators[0].place, location, str(query.id), _state_partitions(execution))
@@ -109,7 +110,7 @@ class _Listener(StreamingQueryListener):
         _warn_of_partitions(session, execution)
 
     def onQueryProgress(self, event: Any) -> None:
-        metrics.fold()
+        metrics.take()
         seen = self._watermarks.get(str(event.progress.runId))
         if seen is not None:
             seen.note(event.progress.eventTime.get("watermark"), event.progress.numInputRows)

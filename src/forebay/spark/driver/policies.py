@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark import SparkContext
 
 from forebay.errors import ForebayError
 from forebay.spark.driver import metrics
 from forebay.spark.driver.handover import Handed, Handover
+from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.steering import Executor
 from forebay.spark.worker.vnodes import partition_of
 from forebay.state import cluster
@@ -55,7 +56,7 @@ class Policies:
     def __init__(self, handover: Handover, root: Root, *, acting: bool) -> None:
         self._handover, self._steering = handover, handover.steering
         self._root, self._acting, self._published = root, acting, 0.0
-        self._known: set[str] = set()
+        self._newcomers = Newcomers()
         self._standbys: dict[int, str] = {}
         self._overloads = 0
         self._looked = self._rested = -1
@@ -93,29 +94,38 @@ class Policies:
 
     def _look(self) -> None:
         executors = self._handover.usable()
-        present = {each.id for each in executors}
         self._name_standbys(executors)
         if self._handing is not None and self._handing.is_alive():
             return
-        joined = present - self._known
-        if joined and self._known & present:
-            self._hand(SCALE_OUT, self._handover.balanced())
-        self._known = present
+        joined = self._newcomers.due({each.id for each in executors}, time.monotonic())
+        if joined:
+            self._in_background(lambda: self._scale_out(joined))
+            return
         self._level(executors)
 
-    def _hand(self, reason: str, placement: Mapping[int, str]) -> None:
-        """Hand partitions over in the background, so that standbys and the status stay as they should be."""
-
-        def hand() -> None:
-            try:
-                self._handover.hand(reason, placement)
-            except ForebayError as error:
-                _log.warning("%s: %s", reason, error)
-                if reason == SCALE_OUT:
-                    self._known -= set(placement.values())  # an executor that has got nothing is as good as a new one
-
+    def _in_background(self, hand: Callable[[], None]) -> None:
+        """Hand partitions over while standbys and the status are kept as they should be."""
         self._handing = threading.Thread(target=hand, name="forebay handing over", daemon=True)
         self._handing.start()
+
+    def _scale_out(self, joined: set[str]) -> None:
+        """Give executors that have joined their share, or say when that will be tried again."""
+        others = self._newcomers.waiting - joined
+        try:
+            shares = {partition: each for partition, each in self._handover.balanced().items() if each not in others}
+            self._handover.hand(SCALE_OUT, shares)
+        except Exception as error:  # whatever it is, it must not be tried again at once
+            seconds = self._newcomers.failed(joined, time.monotonic())
+            names = ", ".join(sorted(joined))
+            _log.warning("the scale-out to executor %s is tried again in %.0f s: %s", names, seconds, error)
+        else:
+            self._newcomers.settled(joined)
+
+    def _hand(self, reason: str, placement: Mapping[int, str]) -> None:
+        try:
+            self._handover.hand(reason, placement)
+        except ForebayError as error:
+            _log.warning("%s: %s", reason, error)
 
     def _name_standbys(self, executors: list[Executor]) -> None:
         """Of each partition another executor whose host has its state, so that Spark knows at once where to go."""
@@ -140,14 +150,13 @@ class Policies:
 
     def _level(self, executors: list[Executor]) -> None:
         """Take a partition from an executor that has been overloaded for some time."""
-        batches = metrics.busy(str(self._handover.query.id))
-        newest = max(batches, default=-1)
+        newest, busy = metrics.busy(str(self._handover.query.id))
         if newest <= self._looked or newest < self._rested or len(executors) < 2:
             return
         self._looked = newest
         count = self._steering.partitions
         work: dict[int, float] = dict.fromkeys(range(count), 0.0)
-        for vnode, milliseconds in batches[newest].items():
+        for vnode, milliseconds in busy.items():
             work[partition_of(vnode, count)] += milliseconds
         placement = self._steering.placement()
         load = {each.id: 0.0 for each in executors}
@@ -164,4 +173,4 @@ class Policies:
             target = min(load, key=load.__getitem__)
             given = min(mine, key=lambda partition: abs(work[partition] - (load[busiest] - load[target]) / 2))
             if load[target] + work[given] < load[busiest]:
-                self._hand("load balancing", {given: target})
+                self._in_background(lambda: self._hand("load balancing", {given: target}))

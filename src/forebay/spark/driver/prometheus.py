@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver import metrics
+from forebay.spark.driver.tally import SIZES, UNITS
 
 _served: set[int] = set()
 
@@ -19,7 +20,7 @@ _served: set[int] = set()
 class _Operators(Collector):
     def collect(self) -> Iterator[Metric]:
         totals = metrics.totals()
-        for kind, described in ((CounterMetricFamily, metrics.UNITS), (GaugeMetricFamily, metrics.SIZES)):
+        for kind, described in ((CounterMetricFamily, UNITS), (GaugeMetricFamily, SIZES)):
             for name, text in described.items():
                 family = kind(f"forebay_{_snake(name)}", text, labels=["query", "operator"])
                 for labels, values in totals.items():

@@ -18,6 +18,7 @@ from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.stages import PAYLOAD
+from forebay.spark.worker.vnodes import IDLE
 from forebay.state.layout import Layout, Location, as_stored
 from forebay.store.disk import LOCAL, Disk, Together
 from forebay.windows import GlobalWindow
@@ -125,7 +126,7 @@ class WindowOperator(StatefulProcessor):
             some = waiting if first is None else itertools.chain([first], waiting)
             token = yield from self._work(running, vnode, location or running.new(vnode), some, fired_until, until)
         elif location is not None:
-            self._report(running.batch, location.layout, vnode, {})
+            self._report(running.batch, location.layout, IDLE, {})
         following = _following(plan, clock, wall)
         if timer not in (None, expired, following):
             self._handle.deleteTimer(timer)

@@ -9,6 +9,9 @@ import numpy.typing as npt
 
 from forebay.state.layout import VNODES, Layout
 
+IDLE = -1
+"""Stands for all virtual nodes of a task that had nothing to do, in what the task tells the driver."""
+
 _MASK = 0xFFFFFFFF
 
 

@@ -1,0 +1,91 @@
+"""The copies of a partition's state: which host has what of it, which one runs it, and how far the others are behind."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from forebay.store.filenames import Version
+
+STUCK_SECONDS = 3.0
+"""A replica that does not advance for so long, though there is a newer version, has missed it."""
+
+IN_STEP = 4
+"""A replica that is complete, and so few versions behind, keeps up: hosts tell what they hold at different times."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What a host holds of an instance, see `forebay.replication.agent.Held`; and since when it is known to."""
+
+    version: Version
+    bytes: int
+    batch: int
+    own: bool
+    complete: bool
+    since: float
+
+
+Holders = dict[str, Replica]
+"""What there is of an instance, by the addresses of the agents that hold it."""
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far a host is behind with a partition: in versions of the instance that is furthest behind, and in bytes of all.
+
+    ``complete`` says whether it holds all files of the versions that it has.
+    """
+
+    versions: int
+    bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Copies:
+    """The instances of a partition, of which there is at least one, with what each host holds of them."""
+
+    instances: dict[str, Holders]
+
+    @cached_property
+    def origin(self) -> str:
+        """The agent of the host that ran a partition last, or if that is lost, of the one that has most of its state."""
+        replicas = [(replica, address) for held in self.instances.values() for address, replica in held.items()]
+        last = max(replica.batch for replica, _ in replicas)
+        return max((r.own and r.batch >= last - IN_STEP, r.batch, r.version.number, address) for r, address in replicas)[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of state."""
+        return sum(max(replica.bytes for replica in held.values()) for held in self.instances.values())
+
+    def lag(self, address: str) -> Lag:
+        """How far an agent is behind."""
+        mine = [(held.get(address), held) for held in self.instances.values()]
+        return Lag(
+            versions=max(behind(replica, held) for replica, held in mine),
+            bytes=sum(held[newest(held)].bytes for replica, held in mine if not (replica and replica.complete)),
+            complete=all(replica is not None and replica.complete for replica, _ in mine),
+        )
+
+    def kept_by(self, address: str) -> bool:
+        """Whether an agent keeps up: it has all but what the last micro-batches have changed."""
+        lag = self.lag(address)
+        return lag.complete and lag.versions <= IN_STEP
+
+
+def newest(held: Holders) -> str:
+    """Who has the newest version of an instance; of several, who has made it."""
+    return max(held, key=lambda address: (held[address].version.number, held[address].own))
+
+
+def behind(mine: Replica | None, held: Holders) -> int:
+    """By how many versions a replica, or a host without one, is behind."""
+    return held[newest(held)].version.number - (mine.version.number if mine else 0)
+
+
+def is_stuck(mine: Replica, held: Holders) -> bool:
+    """Whether a host has missed a version, and not only not said yet that it has it."""
+    return behind(mine, held) > 0 and time.monotonic() - mine.since > STUCK_SECONDS

@@ -1,0 +1,66 @@
+"""Executors that have joined, until they have been given their share of the partitions: who is next, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+FIRST_SECONDS, LONGEST_SECONDS = 10.0, 600.0
+"""So long an executor waits after a scale-out to it has failed: twice as long each time, and no longer than the second."""
+
+
+class Newcomers:
+    """The executors of a query that have not been given partitions yet.
+
+    Those that are there when the query begins have their share by Spark's own doing.
+
+    Examples
+    --------
+    >>> newcomers = Newcomers()
+    >>> newcomers.due({"1", "2"}, now=0), newcomers.due({"1", "2", "3"}, now=1)
+    (set(), {'3'})
+    >>> newcomers.failed({"3"}, now=5)
+    10.0
+    >>> newcomers.due({"1", "2", "3"}, now=14), newcomers.due({"1", "2", "3"}, now=15)
+    (set(), {'3'})
+    >>> newcomers.settled({"3"})
+    >>> newcomers.due({"1", "2", "3"}, now=16)
+    set()
+    """
+
+    def __init__(self) -> None:
+        self._settled: set[str] = set()
+        self._waits: dict[str, tuple[float, float]] = {}
+
+    def due(self, present: Collection[str], now: float) -> set[str]:
+        """Who of the executors that are there is to be given partitions: all that are new, or else one that has waited.
+
+        One at a time, so that an executor which can never be given any does not hold up the others for good.
+        """
+        if not self._settled.intersection(present):
+            self._settled = set(present)
+        self._settled.intersection_update(present)
+        joined = set(present) - self._settled
+        self._waits = {each: wait for each, wait in self._waits.items() if each in joined}
+        waited = [(until, each) for each, (_, until) in self._waits.items() if until <= now]
+        return joined - self._waits.keys() or {each for _, each in sorted(waited)[:1]}
+
+    @property
+    def waiting(self) -> set[str]:
+        """Those to which a scale-out has failed."""
+        return set(self._waits)
+
+    def settled(self, executors: Iterable[str]) -> None:
+        """They have been given their share."""
+        for each in executors:
+            self._settled.add(each)
+            self._waits.pop(each, None)
+
+    def failed(self, executors: Iterable[str], now: float) -> float:
+        """It has failed to give them their share; the seconds until the first of them is due again."""
+        waits = []
+        for each in executors:
+            before, _ = self._waits.get(each, (FIRST_SECONDS / 2, now))
+            seconds = min(2 * before, LONGEST_SECONDS)
+            self._waits[each] = seconds, now + seconds
+            waits.append(seconds)
+        return min(waits)

@@ -1,0 +1,114 @@
+"""What is kept of the metrics of an operator: a row for each of its newest micro-batches, and the total of older ones.
+
+Virtual nodes that have nothing to do say nothing. Their sizes are in a running total, so what a micro-batch costs here is in
+proportion to the virtual nodes that had something to do in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+UNITS = {
+    "rowsIn": "rows that reached the operator",
+    "rowsLate": "rows dropped because all their windows had fired",
+    "rowsPartlyLate": "rows that missed some of their sliding windows",
+    "windowsFired": "windows that fired, in each store instance",
+    "rowsOut": "result rows",
+    "rowsRead": "rows that the stores handed out",
+    "prefetchHits": "windows on disk that were in memory when they were read",
+    "prefetchMisses": "windows on disk that were not",
+    "prefetchedRows": "rows read ahead of time",
+    "prefetchedRowsUnused": "rows read ahead of time and evicted without being read",
+    "evictedWindows": "windows that were evicted from the prefetch buffer",
+    "indexScans": "scans of the index on disk",
+    "compactions": "times that dead rows were cleared out",
+    "ingestTimeMs": "milliseconds of all tasks for decoding and placing rows",
+    "fireTimeMs": "milliseconds of all tasks for windows that fired, sending results included",
+    "commitTimeMs": "milliseconds of all tasks for commits, uploads included",
+    "uploadTimeMs": "milliseconds of all tasks for bringing files to where they are safe",
+    "uploadedBytes": "bytes that were brought there",
+}
+"""What is added up over micro-batches."""
+
+SIZES = {
+    "stateBytes": "bytes of the stores' files",
+    "stateLiveBytes": "bytes of these that are still needed",
+    "memoryBytes": "bytes of buffers and key indexes in memory",
+}
+"""What is as it is after a micro-batch."""
+
+
+class Tally:
+    """Metrics of one operator of a query.
+
+    Attributes
+    ----------
+    rows : dict of int to dict
+        What all virtual nodes did in each of the newest micro-batches, and their sizes after it.
+    batch : int or None
+        The micro-batch that was told of last; None in a query that has ended.
+    nodes : dict of int to dict
+        What each virtual node has told of that one.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, float]] = {}
+        self.batch: int | None = None
+        self.nodes: dict[int, dict[str, float]] = {}
+        self._earlier: dict[str, float] = dict.fromkeys(UNITS, 0)
+        self._sizes: dict[int, dict[str, float]] = {}
+        self._size: dict[str, float] = dict.fromkeys(SIZES, 0)
+
+    def take(self, batch: int, told: Mapping[int, dict[str, float]]) -> None:
+        """Take what virtual nodes tell of a micro-batch; of what one of them tells more than once, the last counts.
+
+        A micro-batch of a query that had ended runs again as a whole, so what it did before does not count.
+        """
+        if batch != self.batch or batch not in self.rows:
+            self.batch, self.nodes = batch, {}
+            self.rows[batch] = dict.fromkeys((*UNITS, *SIZES), 0)
+        row = self.rows[batch]
+        for vnode, metrics in told.items():
+            if vnode in self.nodes:
+                _add(row, self.nodes[vnode], UNITS, -1)
+            _add(row, metrics, UNITS)
+            self.nodes[vnode] = metrics
+            if metrics.keys() >= SIZES.keys():
+                self._resize(vnode, {name: metrics[name] for name in SIZES})
+        row.update(self._size)
+
+    def complete(self, sizes: Mapping[int, dict[str, float]]) -> None:
+        """Take the sizes of virtual nodes that have told none themselves."""
+        for vnode in sizes.keys() - self._sizes.keys():
+            self._resize(vnode, sizes[vnode])
+        if self.batch in self.rows:
+            self.rows[self.batch].update(self._size)
+
+    def fold(self, kept: int) -> None:
+        """Add up all but some rows of the newest micro-batches."""
+        while len(self.rows) > kept:
+            _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
+
+    def retire(self) -> None:
+        """Forget virtual nodes, since the query has ended."""
+        self.batch, self.nodes, self._sizes = None, {}, {}
+
+    def total(self) -> dict[str, float]:
+        """What was done in all micro-batches, and the sizes now."""
+        found = {**self._earlier, **self._size}
+        for row in self.rows.values():
+            _add(found, row, UNITS)
+        return found
+
+    def _resize(self, vnode: int, sizes: dict[str, float]) -> None:
+        if not self._sizes:  # the total is that of a query that had ended
+            self._size = dict.fromkeys(SIZES, 0)
+        if vnode in self._sizes:
+            _add(self._size, self._sizes[vnode], SIZES, -1)
+        _add(self._size, sizes, SIZES)
+        self._sizes[vnode] = sizes
+
+
+def _add(into: dict[str, float], metrics: dict[str, float], names: Iterable[str], sign: int = 1) -> None:
+    for name in names:
+        into[name] += sign * metrics.get(name, 0)

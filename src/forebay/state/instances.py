@@ -1,0 +1,50 @@
+"""The store instances that a directory of state has, by its files and manifests alone: this loads without polars."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from forebay.errors import ForebayError
+from forebay.store import filenames
+from forebay.store import manifest as manifests
+from forebay.store.archive import Archive
+from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
+
+
+def listed(operator: Archive) -> dict[int, tuple[str, dict[Version, float]]]:
+    """The instance of each virtual node of an operator: its name, and the versions that there are, oldest first.
+
+    With each version is the time at which it was written, in seconds. Of two instances for one node, which a failed first
+    batch leaves, it is the one that went on.
+    """
+    versions: dict[str, dict[Version, float]] = {}
+    for name, written in operator.names().items():
+        directory, _, file = name.partition("/")
+        version = filenames.version_of(file)
+        if version is not None and filenames.is_instance(directory):
+            versions.setdefault(directory, {})[version] = written
+    found: dict[int, tuple[str, dict[Version, float]]] = {}
+    for name, there in versions.items():
+        vnode = int(filenames.vnode_of(name))
+        if vnode not in found or max(found[vnode][1].values()) < max(there.values()):
+            found[vnode] = name, dict(sorted(there.items(), key=lambda item: (item[0].number, item[1])))
+    return {vnode: found[vnode] for vnode in sorted(found)}
+
+
+def manifest_of(instance: Archive, name: str, version: Version) -> Manifest:
+    """The manifest of a version of the instance of that name."""
+    file = filenames.manifest(version)
+    return manifests.parse(instance.read(file), Path(name, file))
+
+
+def newest(operator: Archive) -> Iterator[tuple[int, Manifest]]:
+    """The newest version of each virtual node of an operator."""
+    for vnode, (name, versions) in listed(operator).items():
+        for version in reversed(versions):
+            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+                found = manifest_of(operator.within(name), name, version)
+                yield vnode, found
+                break
