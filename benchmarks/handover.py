@@ -82,10 +82,10 @@ LARGE = 25
 FULL_SPEED = 4
 """Micro-batches from which follows what a system can take, each of so many units:"""
 SPEED_UNITS = 10
-PORTION = 4.0
+PORTION = 8.0
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
-LIMIT = 90
+LIMIT = 120
 """Seconds after an event that are watched, at most."""
 SLOW = 0.2
 OUTPUT = str(hosts.BASE / "out")

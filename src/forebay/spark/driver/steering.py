@@ -49,7 +49,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
-from forebay.spark.worker.warming import warmer
+from forebay.spark.worker.warming import Warmed, warmer
 from forebay.state.places import Place
 from forebay.store.archive import archive_at
 
@@ -223,10 +223,11 @@ class Steering:
         self._watch()
 
     def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
-        """Have Python workers started on executors, with forebay's modules loaded, before state partitions move there.
+        """Have executors ready for tasks of operators, before state partitions move there.
 
-        It returns when they are ready. It is a small Spark job of its own, which takes free cores of these executors for a
-        second or two; Spark ends workers that nobody has used for a minute.
+        Python workers are started, with forebay's modules loaded, and Spark loads what it needs for an operator, its state
+        store too. It returns when they are ready. It is a small Spark job of its own for each executor, which takes free
+        cores there for some seconds; Spark ends workers that nobody has used for a minute.
 
         Parameters
         ----------
@@ -235,15 +236,20 @@ class Steering:
         place : Place, optional
             Where state lives; if replicas are kept, the agents of the executors' hosts are started.
         """
-        wanted, jvm = set(executors), SparkContext._jvm
-        places = [each for each in self.executors() if each.id in wanted for _ in range(each.cores)]
-        if not places or jvm is None:
+        wanted = set(executors)
+        for executor in self.executors():
+            if executor.id in wanted:
+                self._warm(executor, place)
+
+    def _warm(self, executor: Executor, place: Place | None) -> None:
+        jvm = SparkContext._jvm
+        if jvm is None:
             return
         slots = jvm.java.util.ArrayList()
-        for each in places:
+        for number in range(executor.cores):
             here = jvm.java.util.ArrayList()
-            here.add(f"executor_{each.host}_{each.id}")
-            slots.add(jvm.scala.Tuple2(each.id, jvm.PythonUtils.toSeq(here)))
+            here.add(f"executor_{executor.host}_{executor.id}")
+            slots.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
         tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
         pinned = self._context.makeRDD(jvm.PythonUtils.toSeq(slots), tag)
         session = SparkSession.builder.getOrCreate()
@@ -251,7 +257,8 @@ class Steering:
         ready = DataFrame(session._jsparkSession.createDataset(pinned, strings).toDF(), session)
         for _ in range(1 + len(self.operators)):  # a task of an operator has a worker for each of its Python functions
             ready = ready.mapInArrow(warmer(place), ready.schema)
-        ready.collect()
+        keyed = ready.groupBy("value")  # Spark prefers the executor that has the shuffled rows
+        keyed.transformWithStateInPandas(Warmed(), ready.schema, "append", "none").collect()
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""

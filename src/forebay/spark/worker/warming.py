@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from forebay.spark.worker import startup
 from forebay.spark.worker.stages import ArrowMap
 from forebay.state.places import Place
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import TimerValues
 
 TOGETHER = 0.5
 """Seconds for which a worker stays busy at least, so that the tasks beside it get workers of their own."""
@@ -35,3 +41,16 @@ def warmer(place: Place | None) -> ArrowMap:
         yield from batches
 
     return warm
+
+
+class Warmed(StatefulProcessor):
+    """An operator that does nothing: what Spark itself needs for one is loaded, its state store too."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._state = handle.getValueState("nothing", "nothing int")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        self._state.update((0,))
+        yield from ()
+
+    def close(self) -> None: ...
