@@ -69,3 +69,9 @@ def test_a_query_that_goes_on_from_a_micro_batch_that_was_folded_is_taken_as_it_
         tally.fold(3)
     assert tally.rows.keys() == {7, 8, 9}
     assert tally.total() == told(12, 2)
+
+
+def test_waiting_for_other_hosts_is_no_work():
+    tally, times = Tally(), {"ingestTimeMs": 5, "fireTimeMs": 1, "commitTimeMs": 90, "uploadTimeMs": 80}
+    tally.take(1, {0: {**told(1, 1), **times}, 1: told(1, 1), IDLE: {}})
+    assert tally.work() == {0: 16, 1: 0}

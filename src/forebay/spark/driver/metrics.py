@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from forebay.spark.driver.tally import Tally
-from forebay.spark.worker.vnodes import IDLE
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -28,8 +27,6 @@ KEPT_BATCHES = 100
 
 ENDED_QUERIES = 16
 """Queries that have ended whose metrics are kept; the newest ones."""
-
-_TIMES = ("ingestTimeMs", "fireTimeMs", "commitTimeMs")
 
 _lock = threading.RLock()
 _tallies: dict[tuple[str, str], Tally] = {}
@@ -136,10 +133,9 @@ def busy(query: str) -> tuple[int, dict[int, float]]:
         tallies = [tally for _, tally in _of(query)]
         newest = max((tally.batch for tally in tallies if tally.batch is not None), default=-1)
         found: dict[int, float] = {}
-        for told in (tally.nodes for tally in tallies if tally.batch == newest):
-            for vnode, metrics in told.items():
-                if vnode != IDLE:
-                    found[vnode] = found.get(vnode, 0.0) + sum(metrics.get(name, 0.0) for name in _TIMES)
+        for tally in tallies:
+            for vnode, milliseconds in tally.work().items() if tally.batch == newest else ():
+                found[vnode] = found.get(vnode, 0.0) + milliseconds
         return newest, found
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from forebay.spark.worker.vnodes import IDLE
+
 UNITS = {
     "rowsIn": "rows that reached the operator",
     "rowsLate": "rows dropped because all their windows had fired",
@@ -88,6 +90,18 @@ class Tally:
         """Add up all but some rows of the newest micro-batches."""
         while len(self.rows) > kept:
             _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
+
+    def work(self) -> dict[int, float]:
+        """The milliseconds that each virtual node took in the newest micro-batch.
+
+        Those for bringing files to other hosts and to the checkpoint are left out: it is these that are slow then.
+        """
+        times = ("ingestTimeMs", "fireTimeMs", "commitTimeMs")
+        return {
+            vnode: max(0.0, sum(told.get(name, 0.0) for name in times) - told.get("uploadTimeMs", 0.0))
+            for vnode, told in self.nodes.items()
+            if vnode != IDLE
+        }
 
     def retire(self) -> None:
         """Forget virtual nodes, since the query has ended."""
