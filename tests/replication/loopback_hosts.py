@@ -10,11 +10,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.replication import local
+from forebay.replication.agent import Agent
 from forebay.replication.application import Application
 from forebay.replication.archive import ReplicatedArchive
 from forebay.replication.manager import Manager
@@ -27,12 +29,25 @@ QUERY = f"{uuid.UUID(int=1)}-{0:08x}"
 LAYOUT = "0123456789ab"
 
 
+class Listening(Agent):
+    """An agent that keeps what it is offered."""
+
+    def __init__(self, *args: Any) -> None:
+        self.offers: list[bytes] = []
+        super().__init__(*args)
+
+    def do_exchange(self, context, descriptor, reader, writer) -> None:
+        self.offers.append(descriptor.command)
+        super().do_exchange(context, descriptor, reader, writer)
+
+
 class Hosts:
     """A manager, and hosts 127.0.0.2, 127.0.0.3, ... that are there once they are asked for an archive."""
 
     def __init__(self, directory: Path, *, replicas: int = 1, uploading: bool = True, port: int = 0, partitions: int = 2):
         self.directory = directory
         self.safe = directory / "checkpoint"
+        self.threads: list[Thread] = []
         self.manager = Manager("127.0.0.1", "a secret", replicas)
         self.manager.register(QUERY, lambda vnode: vnode % partitions, self.place if uploading else None)
         self.application = Application(
@@ -61,6 +76,14 @@ class Hosts:
             del os.environ["SPARK_LOCAL_IP"]
         wait_for(lambda: self.name(host) in self.manager.hosts())
 
+    def listen(self, host: int) -> Listening:
+        """Run the agent of a host in this process."""
+        agent = Listening(self.name(host), self.disk(host), self.application)
+        self.threads.append(Thread(target=agent.run))
+        self.threads[-1].start()
+        wait_for(lambda: self.name(host) in self.manager.hosts())
+        return agent
+
     def archive(self, host: int, instance: str = "0-00000000") -> ReplicatedArchive:
         archive = ReplicatedArchive(self.disk(host), self.application, self.place, QUERY)
         return archive.within(f"{LAYOUT}/{instance}")
@@ -74,8 +97,14 @@ class Hosts:
         directory = self.disk(host) / QUERY / LAYOUT / instance
         return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
 
+    def found(self, host: int) -> dict[str, Any]:
+        return dict(json.loads((self.disk(host) / "agents" / f"{self.application.name}.json").read_text()))
+
     def pid(self, host: int) -> int:
-        return int(json.loads((self.disk(host) / "agents" / f"{self.application.name}.json").read_text())["pid"])
+        return int(self.found(host)["pid"])
+
+    def address(self, host: int) -> str:
+        return str(self.found(host)["address"])
 
     def kill(self, host: int) -> None:
         pid = self.pid(host)
@@ -84,6 +113,8 @@ class Hosts:
 
     def close(self) -> None:
         self.manager.end(10)
+        for thread in self.threads:
+            thread.join()
         for found in self.directory.glob("disk-*/agents/*.json"):
             with suppress(ProcessLookupError, KeyError):
                 os.kill(int(json.loads(found.read_text())["pid"]), signal.SIGKILL)
@@ -105,10 +136,10 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def append(store: AlignedStore, *numbers: int) -> Version:
+def append(store: AlignedStore, *numbers: int, slice_: int = 0) -> Version:
     """Commit some more rows."""
     batch = pa.record_batch({"k": [f"k{number % 7}" for number in numbers], "v": pa.array(numbers, pa.int64())})
-    store.append(0, batch)
+    store.append(slice_, batch)
     before = store.base.version.number if store.base.version else 0
     return store.commit(None, Counters(), before)
 

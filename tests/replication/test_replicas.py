@@ -41,6 +41,15 @@ def test_a_version_is_on_another_host_when_it_is_committed(tmp_path):
         assert not some.safe.exists()
 
 
+def test_every_version_is_on_another_host_whenever_hosts_tell_what_they_hold(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        for number in range(40):
+            assert f"{append(store, number)}.manifest" in some.held(1)
+
+
 @pytest.mark.slow
 def test_a_chain_of_two_has_all_and_goes_on_without_one_that_is_lost(tmp_path):
     with hosts(tmp_path, replicas=2) as some:

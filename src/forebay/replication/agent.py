@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ import pyarrow.flight as flight
 from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.replication import chain
 from forebay.replication.application import Application
-from forebay.replication.chain import Offer
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers, Service
@@ -46,9 +45,6 @@ ORPHANED_SECONDS = 60.0
 FETCH_SECONDS = 60.0
 
 LOG_BYTES = 16 << 20
-
-IN_STEP_BYTES = 32 << 20
-"""A host that lacks no more than this beside the new files of a version gets it along with them."""
 
 SHUNNED_SECONDS = 15.0
 """A host that could not be reached is not tried again for so long; the manager makes other groups meanwhile."""
@@ -151,17 +147,13 @@ class Agent(Service):
             raise ReplicationError(f"{manifest!r} is not the name of a manifest; nothing was taken")
         made = manifests.read(Path(directory), version)
         self._take(instance, Path(directory), made)
-        files = [(name, segment.size) for name, segment in made.segments.items()]
-        files.append((manifest, (Path(directory) / manifest).stat().st_size))
-        base = made.history[0].number if made.history else -1
-        new = sum(size for name, size in files if (filenames.number_of(name) or 0) > base)
-        offer = Offer(instance, files, new + IN_STEP_BYTES)
-        outcome = chain.send(self._peers, self._holdings, offer, self._group(instance))
+        offers = chain.offers_of(self._holdings, instance, made)
+        outcome = chain.send(self._peers, self._holdings, offers, self._group(instance))
         with self._lock:
-            self._sent += new * len(outcome.held)
+            self._sent += sum(offers[0].files.values()) * len(outcome.held)
             self._failures |= outcome.failed
             self._shunned |= dict.fromkeys(outcome.failed, time.monotonic() + SHUNNED_SECONDS)
-        self._note(instance, version, own=True)
+        self._note(instance, made, own=True)
         for address in outcome.behind:
             _log.info("%s does not keep up with %s", address, instance)
         for address, reason in outcome.failed.items():
@@ -188,7 +180,16 @@ class Agent(Service):
         self._holdings.link(instance, directory, new)
 
     def _fetch(self, instance: str, name: str) -> dict[str, Any]:
-        """Get a file from whichever host holds it; whether it is here now."""
+        """Get a file from whichever host holds it; whether it is here now.
+
+        The task may have removed it because it was damaged. Then the version is not known to be complete until it is noted
+        again.
+        """
+        with self._lock:
+            held = self._held.get(instance)
+            if held is not None and held.complete:
+                complete = self._holdings.holds(instance, held.version, self._holdings.names(instance))
+                self._held[instance] = replace(held, complete=complete)
         self._complete(instance, [name])
         return {"found": self._holdings.path(instance, name).exists()}
 
@@ -209,7 +210,7 @@ class Agent(Service):
             if received is not None:
                 with self._lock:
                     self._received += received
-                self._note(offer.instance, offer.version, own=False)
+                self._note(offer.instance, self._holdings.read(offer.instance, offer.version), own=False)
         except ForebayError as error:
             _log.warning("%s", error)
             writer.write_metadata(pa.py_buffer(json.dumps({"refused": str(error)}).encode()))
@@ -264,17 +265,17 @@ class Agent(Service):
         for instance in wanted:
             self._pulls.submit(self._pull, instance)
         for instance in dropped:
-            shutil.rmtree(self._holdings.directory(instance), ignore_errors=True)
+            self._holdings.remove(instance)
 
     def _find(self, query: str) -> None:
         """Know of what is held of a query since before this agent began."""
         with contextlib.suppress(StateDirectoryError):  # on a disk that is full, say: then nobody sweeps
             self._holdings.hold(query)
         for instance in self._holdings.instances():
-            version = self._holdings.newest(instance) if instance.startswith(f"{query}/") else None
+            version = filenames.newest(self._holdings.names(instance)) if instance.startswith(f"{query}/") else None
             if version is not None and instance not in self._held:
                 with contextlib.suppress(ForebayError):
-                    self._note(instance, version, own=False)
+                    self._note(instance, self._holdings.read(instance, version), own=False)
 
     def _manager(self, action: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -298,15 +299,18 @@ class Agent(Service):
         now = time.monotonic()
         return [address for address in group if address != self.address and self._shunned.get(address, now) <= now]
 
-    def _note(self, instance: str, version: Version, *, own: bool) -> None:
+    def _note(self, instance: str, made: Manifest, *, own: bool) -> None:
         """A version has come. What no kept version names goes."""
-        found = self._holdings.settle(instance, version)
-        size = sum(segment.size for segment in found.segments.values())
-        complete = self._holdings.is_whole(instance, found)
+        assert made.version is not None
+        self._holdings.remember(instance, made)
+        size = sum(segment.size for segment in made.segments.values())
         with self._lock:
+            here = self._holdings.names(instance)
+            complete = self._holdings.holds(instance, made.version, here)
             held = self._held.get(instance)
-            if own or held is None or held.version.number <= version.number:
-                self._held[instance] = Held(version, size, -1 if found.batch is None else found.batch, own, complete)
+            if own or held is None or held.version.number <= made.version.number:
+                self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
+        self._holdings.settle(instance, (made.version, *made.history), here)
 
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
@@ -318,28 +322,29 @@ class Agent(Service):
                     return
                 before = holders["version"]
                 version = Version.parse(before)
-                self._pull_version(instance, version, holders, pace)
+                made = self._pull_version(instance, version, holders, pace)
                 pace = pace.faster()
                 with self._lock:
                     own = instance in self._held and self._held[instance].own
-                self._note(instance, version, own=own)
+                self._note(instance, made, own=own)
         except Exception as error:  # the next beat tries again
             _log.info("%s is not complete yet: %s", instance, error)
         finally:
             with self._lock:
                 self._pulling.discard(instance)
 
-    def _pull_version(self, instance: str, version: Version, holders: dict[str, Any], pace: Pace) -> None:
+    def _pull_version(self, instance: str, version: Version, holders: dict[str, Any], pace: Pace) -> Manifest:
         sources, place = holders["addresses"], holders["archive"]
         self._get(instance, filenames.manifest(version), sources, place)
-        newest = manifests.read(self._holdings.directory(instance), version)
+        newest = self._holdings.read(instance, version)
         for name in newest.segments:
             self._get(instance, name, sources, place, pace)
         for earlier in newest.history:  # Spark may go back to it
             self._get(instance, filenames.manifest(earlier), sources, place)
             with contextlib.suppress(VersionNotFound, CorruptState):
-                for name in manifests.read(self._holdings.directory(instance), earlier).segments:
+                for name in self._holdings.files_of(instance, earlier):
                     self._get(instance, name, sources, place)
+        return newest
 
     def _complete(self, instance: str, names: list[str]) -> None:
         """Have files here that other hosts hold, or the checkpoint, as far as they do."""

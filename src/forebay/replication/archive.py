@@ -101,7 +101,7 @@ class ReplicatedArchive:
         version = filenames.version_of(name)
         if version is not None:
             with contextlib.suppress(VersionNotFound, CorruptState):
-                for segment in self._holdings.files_of(self._instance, version)[:-1]:
+                for segment in self._holdings.read(self._instance, version).segments:
                     if not (directory / segment).exists():
                         self._holdings.give(self._instance, segment, directory)
         if self._holdings.give(self._instance, name, directory):

@@ -18,10 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from forebay.errors import ReplicationError, VersionNotFound
+from forebay.errors import CorruptState, ReplicationError, VersionNotFound
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peers
 from forebay.store import filenames
+from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
+
+IN_STEP_BYTES = 32 << 20
+"""A host that lacks no more than this beside the new files of a version gets it along with them."""
 
 CHUNK_BYTES = 1 << 20
 CREDITS = 8
@@ -38,13 +43,15 @@ _log = logging.getLogger("forebay.agent")
 
 @dataclass(frozen=True)
 class Offer:
-    """All files of one version of a store instance, for the hosts of a chain.
+    """Files of one version of a store instance, for the hosts of a chain.
 
     Attributes
     ----------
     instance : str
         The path of the instance.
-    files : list of (str, int)
+    base : Version or None
+        The files are those that the version has and this one has not, for hosts that hold this one; all of them if None.
+    files : dict of str to int
         Names and bytes, the manifest last.
     most : int
         A host that lacks more bytes than this is behind, and takes nothing.
@@ -53,14 +60,15 @@ class Offer:
     """
 
     instance: str
-    files: list[tuple[str, int]]
+    base: Version | None
+    files: dict[str, int]
     most: int
     chain: list[str] = field(default_factory=list)
 
     @property
-    def version(self) -> filenames.Version:
+    def version(self) -> Version:
         """The version that the files are of."""
-        version = filenames.version_of(self.files[-1][0]) if self.files else None
+        version = filenames.version_of(list(self.files)[-1]) if self.files else None
         if version is None:
             raise ReplicationError(f"an offer for {self.instance} does not end with a manifest; nothing was taken")
         return version
@@ -70,31 +78,54 @@ class Offer:
 class Outcome:
     """What came of an offer, by addresses of agents.
 
-    ``held``: they have all files; ``behind``: they lack too much, or have newer versions; ``failed``: why they could not be
-    reached.
+    ``held``: they have all files; ``behind``: they lack too much, or have newer versions; ``baseless``: they do not hold the
+    base; ``failed``: why they could not be reached.
     """
 
     held: list[str] = field(default_factory=list)
     behind: list[str] = field(default_factory=list)
+    baseless: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def send(peers: Peers, holdings: Holdings, offer: Offer, chain: Sequence[str]) -> Outcome:
-    """Bring files that this host holds to all hosts of a chain; returns when each has them, or is known not to.
+def offers_of(holdings: Holdings, instance: str, made: Manifest) -> list[Offer]:
+    """The offers of a version that is held here: of what is new since the one that it was made from, and of all files."""
+    files = holdings.remember(instance, made)
+    if not made.history:
+        return [Offer(instance, None, files, sum(files.values()) + IN_STEP_BYTES)]
+    base = made.history[0]
+    try:
+        before = holdings.files_of(instance, base)
+    except (VersionNotFound, CorruptState):  # it is not known what is new
+        return [Offer(instance, None, files, IN_STEP_BYTES)]
+    new = {name: size for name, size in files.items() if name not in before}
+    most = sum(new.values()) + IN_STEP_BYTES
+    return [Offer(instance, base, new, most), Offer(instance, None, files, most)]
 
-    A host that cannot take them is left out, and the others get them without it.
+
+def send(peers: Peers, holdings: Holdings, offers: Sequence[Offer], chain: Sequence[str]) -> Outcome:
+    """Bring a version that this host holds to all hosts of a chain; returns when each has it, or is known not to.
+
+    A host that cannot take it is left out, and the others get it without it. Hosts that do not hold the base of an offer are
+    the chain of the next one.
     """
+    held: list[str] = []
     behind: list[str] = []
+    baseless = list(chain)
     failed: dict[str, str] = {}
-    rest = list(chain)
-    while rest:
-        outcome = _send(peers, holdings, offer, rest)
-        behind += outcome.behind
-        failed |= outcome.failed
-        if not outcome.behind and not outcome.failed:
-            return Outcome(outcome.held, behind, failed)
-        rest = [address for address in rest if address not in behind and address not in failed]
-    return Outcome([], behind, failed)
+    for offer in offers:
+        rest, baseless = baseless, []
+        while rest:
+            outcome = _send(peers, holdings, offer, rest)
+            behind += outcome.behind
+            baseless += outcome.baseless
+            failed |= outcome.failed
+            left_out = {*outcome.behind, *outcome.baseless, *outcome.failed}
+            if not left_out:
+                held += outcome.held
+                break
+            rest = [address for address in rest if address not in left_out]
+    return Outcome(held, behind, baseless, failed)
 
 
 def _send(peers: Peers, holdings: Holdings, offer: Offer, chain: list[str]) -> Outcome:
@@ -102,7 +133,7 @@ def _send(peers: Peers, holdings: Holdings, offer: Offer, chain: list[str]) -> O
         with _Link(peers, replace(offer, chain=chain[1:]), chain[0]) as link:
             if link.refusing is not None:
                 return link.refusing
-            for position, (name, _) in enumerate(offer.files):
+            for position, name in enumerate(offer.files):
                 if position in link.lacking:
                     link.send_file(holdings, offer.instance, name)
             return link.outcome()
@@ -125,17 +156,21 @@ def receive(
 
     What was received with a wrong checksum, or not whole, is not there.
     """
-    version, newest = offer.version, holdings.newest(offer.instance)
+    version, here = offer.version, holdings.names(offer.instance)
+    newest = filenames.newest(here)
     if newest is not None and newest.number > version.number:
         _log.warning("version %s of %s was overtaken by %s: a newer run goes on", version, offer.instance, newest)
         _say(writer, outcome=asdict(Outcome(behind=[address])))
         return None
-    missing = holdings.lacking(offer.instance, offer.files)
-    size = sum(each for _, each in missing)
+    if offer.base is not None and not holdings.holds(offer.instance, offer.base, here):
+        _say(writer, outcome=asdict(Outcome(baseless=[address])))
+        return None
+    missing = holdings.lacking(offer.instance, offer.files, here)
+    size = sum(missing.values())
     if size > offer.most:
         _say(writer, outcome=asdict(Outcome(behind=[address])))
         return None
-    lacking = {position for position, file in enumerate(offer.files) if file in missing}
+    lacking = {position for position, name in enumerate(offer.files) if name in missing}
     if not offer.chain:
         _say(writer, lacking=sorted(lacking), credits=CREDITS)
         _store(holdings, offer, lacking, reader, writer, None)
@@ -173,7 +208,7 @@ def _store(
 ) -> None:
     """Store the files that are lacking here as they come, and pass on those that the next host lacks."""
     broken: _Broken | None = None
-    for position, (name, _) in enumerate(offer.files):
+    for position, name in enumerate(offer.files):
         passing = link if link is not None and position in link.lacking and broken is None else None
         try:
             if position not in lacking:
@@ -244,7 +279,7 @@ class _Link:
         self.refusing: Outcome | None = None
         self._outcome: Outcome | None = None
         patience = (_PATIENCE + offer.most / _SLOWEST) * (1 + len(offer.chain))
-        described = flight.FlightDescriptor.for_command(json.dumps(asdict(offer)).encode())
+        described = flight.FlightDescriptor.for_command(json.dumps(vars(offer), default=str).encode())
         with self._peer.failing():
             self._writer, self._reader = self._peer.client.do_exchange(described, self._peer.options(patience))
         self._begun = False
@@ -319,8 +354,9 @@ def offer_of(command: bytes) -> Offer:
     """The offer in a descriptor; `ReplicationError` if it is none."""
     try:
         said = json.loads(command)
-        return Offer(**{**said, "files": [(str(name), int(size)) for name, size in said["files"]]})
-    except (ValueError, TypeError, KeyError) as error:
+        base = said["base"] and Version.parse(said["base"])
+        return Offer(**{**said, "base": base, "files": {str(name): int(size) for name, size in said["files"].items()}})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ReplicationError(f"an offer cannot be understood ({error}); are all hosts on one forebay release?") from error
 
 

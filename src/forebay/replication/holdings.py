@@ -14,7 +14,8 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
@@ -34,6 +35,10 @@ LOCK = "lock"
 class Holdings:
     """The files that a host holds.
 
+    No file ever changes, and one gets its name when it is whole. So what manifests name, and whether a file has the right
+    size, is found out once and remembered. Whether files are here is not: others remove some, too, so each question begins
+    with a listing of the directory (`names`), which is what arguments named ``here`` are.
+
     Parameters
     ----------
     root : Path
@@ -44,6 +49,8 @@ class Holdings:
         self.root = root
         self._locks: dict[str, int] = {}
         self._locking = threading.Lock()
+        self._files: dict[str, dict[Version, dict[str, int]]] = {}
+        self._sized: dict[str, set[str]] = {}
 
     def hold(self, query: str) -> None:
         """Have nobody sweep what there is of a query, as long as this process lives."""
@@ -71,15 +78,12 @@ class Holdings:
         found = (str(path.relative_to(self.root)) for path in self.root.glob("*/*/*/"))
         return [instance for instance in found if _is_instance(instance)]
 
-    def newest(self, instance: str) -> Version | None:
-        """The highest version of which there is a manifest."""
-        versions = [version for version in map(filenames.version_of, self.names(instance)) if version is not None]
-        return max(versions, key=lambda version: version.number, default=None)
-
     def names(self, instance: str) -> set[str]:
         """The files of an instance that are here."""
-        directory = self.directory(instance)
-        return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+        try:
+            return set(os.listdir(self.directory(instance)))  # noqa: PTH208 - paths would cost more than the listing
+        except FileNotFoundError:
+            return set()
 
     def link(self, instance: str, directory: Path, names: Sequence[str]) -> None:
         """Take files of a directory of this host's, under further names; those that it does not have are left out."""
@@ -109,9 +113,27 @@ class Holdings:
             return True
         return False
 
-    def files_of(self, instance: str, version: Version) -> list[str]:
-        """The files of a version, the manifest last; `VersionNotFound` or `CorruptState` if its manifest cannot be read."""
-        return [*manifests.read(self.directory(instance), version).segments, filenames.manifest(version)]
+    def read(self, instance: str, version: Version) -> Manifest:
+        """The manifest of a version; `VersionNotFound` or `CorruptState` if it cannot be read."""
+        return manifests.read(self.directory(instance), version)
+
+    def remember(self, instance: str, made: Manifest) -> dict[str, int]:
+        """What `files_of` gives for a version whose manifest was read; it is not read again."""
+        assert made.version is not None
+        manifest = filenames.manifest(made.version)
+        files = {name: segment.size for name, segment in made.segments.items()}
+        files[manifest] = self._size(instance, manifest)
+        if files[manifest] < 0:
+            raise VersionNotFound(f"{manifest} of {instance} is not held here any more")
+        self._files.setdefault(instance, {})[made.version] = files
+        return files
+
+    def files_of(self, instance: str, version: Version) -> dict[str, int]:
+        """The files of a version and their sizes in bytes, the manifest last; errors like `read` if that is not here."""
+        known = self._files.get(instance, {}).get(version)
+        if known is not None and self.path(instance, filenames.manifest(version)).exists():
+            return known
+        return self.remember(instance, self.read(instance, version))
 
     @contextlib.contextmanager
     def receiving(self, instance: str, name: str) -> Iterator[Incoming]:
@@ -130,40 +152,50 @@ class Holdings:
         finally:
             LOCAL.unlink(temporary)
 
-    def lacking(self, instance: str, files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    def lacking(self, instance: str, files: Mapping[str, int], here: AbstractSet[str]) -> dict[str, int]:
         """Those of some files, names and sizes in bytes, that are not here, or not whole."""
-        return [(name, size) for name, size in files if self._size(instance, name) != size]
+        sized = self._sized.setdefault(instance, set())
+        sized.update(name for name in files.keys() & here - sized if self._size(instance, name) == files[name])
+        whole = here & sized
+        return {name: size for name, size in files.items() if name not in whole}
 
-    def has(self, instance: str, version: Version) -> bool:
+    def holds(self, instance: str, version: Version, here: AbstractSet[str]) -> bool:
         """Whether a version is here with all its files."""
         try:
-            return self.is_whole(instance, manifests.read(self.directory(instance), version))
+            return not self.lacking(instance, self.files_of(instance, version), here)
         except (VersionNotFound, CorruptState):
             return False
 
-    def is_whole(self, instance: str, made: Manifest) -> bool:
-        """Whether all segments that a manifest names are here."""
-        return not self.lacking(instance, ((name, segment.size) for name, segment in made.segments.items()))
+    def whole(self, instance: str) -> list[Version]:
+        """The versions that are here with all their files, oldest first."""
+        here = self.names(instance)
+        versions = [version for version in map(filenames.version_of, here) if version is not None]
+        return [each for each in sorted(versions, key=lambda each: each.number) if self.holds(instance, each, here)]
 
-    def settle(self, instance: str, version: Version) -> Manifest:
-        """Remove what neither a version that has come nor those that it keeps beside it name; that version.
+    def settle(self, instance: str, versions: Sequence[Version], here: AbstractSet[str]) -> None:
+        """Remove what none of the versions name that are kept.
 
         Nothing is removed while one of those is not here: what it names is not known then.
         """
-        directory = self.directory(instance)
-        newest = manifests.read(directory, version)
-        kept = {version: newest}
-        for earlier in newest.history:
+        kept = {}
+        for version in versions:
             with contextlib.suppress(VersionNotFound, CorruptState):
-                kept[earlier] = manifests.read(directory, earlier)
-        if len(kept) == 1 + len(newest.history):
+                kept[version] = self.files_of(instance, version)
+        named = set[str]().union(*kept.values())
+        if len(kept) == len(versions):
             oldest = min(each.number for each in kept)
-            named = {filenames.manifest(each) for each in kept}.union(*(found.segments for found in kept.values()))
-            for name in self.names(instance) - named:
+            for name in here - named:
                 number = filenames.number_of(name)
                 if number is not None and number <= oldest and not name.startswith("."):  # those are on their way
-                    LOCAL.unlink(directory / name)
-        return newest
+                    LOCAL.unlink(self.directory(instance) / name)
+        self._files[instance] = kept
+        self._sized[instance] = self._sized.get(instance, set()) & named
+
+    def remove(self, instance: str) -> None:
+        """Hold nothing of an instance any more."""
+        shutil.rmtree(self.directory(instance), ignore_errors=True)
+        self._files.pop(instance, None)
+        self._sized.pop(instance, None)
 
     def sweep(self) -> None:
         """Remove the directories of instances that were not used for `KEPT_SECONDS`, and files that never became whole.
@@ -174,13 +206,14 @@ class Holdings:
         now = time.time()
         for query, instances in itertools.groupby(sorted(self.instances()), lambda instance: instance.partition("/")[0]):
             with self._unless_held(query) as unheld:
-                for directory in map(self.directory, instances):
+                for instance in instances:
+                    directory = self.directory(instance)
                     with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
                         for temporary in directory.glob(".*.tmp"):
                             if now - temporary.stat().st_mtime > KEPT_SECONDS:
                                 LOCAL.unlink(temporary)
                         if unheld and now - directory.stat().st_mtime > KEPT_SECONDS:
-                            shutil.rmtree(directory, ignore_errors=True)
+                            self.remove(instance)
 
     def touch(self, instances: Iterable[str]) -> None:
         """Say that instances are held, whether anything is written or not."""

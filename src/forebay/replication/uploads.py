@@ -149,7 +149,7 @@ class Uploads:
             try:
                 done = self._upload(instance, wish, version)
             except Exception as failure:  # whatever it is: this thread is the only one
-                newest = self._holdings.newest(instance)
+                newest = filenames.newest(self._holdings.names(instance))
                 gone = isinstance(failure, (VersionNotFound, CorruptState, FileNotFoundError))
                 if gone and newest is not None and newest.number > version.number:
                     done = {version}  # who has made the newer one uploads it
@@ -168,10 +168,10 @@ class Uploads:
         """Upload a version, and those beside it that are held whole."""
         archive = archive_of(wish.place, instance)
         wanted = self._holdings.files_of(instance, version)
-        if not self._holdings.has(instance, version):
-            self._complete(instance, wanted)
-        versions = [each for each in map(filenames.version_of, self._holdings.names(instance)) if each is not None]
-        whole = [each for each in sorted(versions, key=lambda each: each.number) if self._holdings.has(instance, each)]
+        whole = self._holdings.whole(instance)
+        if version not in whole:
+            self._complete(instance, list(wanted))
+            whole = self._holdings.whole(instance)
         if version not in whole:
             raise StateDirectoryError("this host does not have all of its files yet")
         if wish.there is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _VERSION = re.compile(r"(\d{12})-([0-9a-f]{8})")
@@ -78,6 +79,12 @@ def version_of(name: str) -> Version | None:
     """The version in the name of a manifest; None for any other file."""
     stem, dot, kind = name.rpartition(".")
     return Version.parse(stem) if dot and kind == "manifest" and _VERSION.fullmatch(stem) else None
+
+
+def newest(names: Iterable[str]) -> Version | None:
+    """The highest version of which there is a manifest among some names."""
+    versions = [version for version in map(version_of, names) if version is not None]
+    return max(versions, key=lambda version: version.number, default=None)
 
 
 def new_instance(vnode: int) -> str:
