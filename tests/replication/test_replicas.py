@@ -344,8 +344,12 @@ def test_what_an_agent_holds_stays_however_the_clock_jumps(tmp_path):
         assert some.held(0) == held
         some.kill(0)
         unused(some, 0)
-        Holdings(some.disk(0)).sweep()
-        assert some.held(0) == set()  # who is dead holds nothing
+
+        def swept():
+            Holdings(some.disk(0)).sweep()
+            return some.held(0) == set()
+
+        wait_for(swept)  # who is dead holds nothing, as soon as the last of its threads has gone
 
 
 def test_an_agent_that_starts_again_removes_nothing_of_its_own(tmp_path):

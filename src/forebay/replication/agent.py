@@ -15,7 +15,6 @@ import shutil
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -28,9 +27,9 @@ from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDi
 from forebay.replication import chain
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
-from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers, Service
-from forebay.replication.uploads import Uploads, archive_of
+from forebay.replication.pulls import Pulls
+from forebay.replication.uploads import Uploads
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
@@ -42,15 +41,10 @@ BEAT_SECONDS = 0.5
 ORPHANED_SECONDS = 60.0
 """An agent that has not reached its manager for so long takes the application for ended."""
 
-FETCH_SECONDS = 60.0
-
 LOG_BYTES = 16 << 20
 
 SHUNNED_SECONDS = 15.0
 """A host that could not be reached is not tried again for so long; the manager makes other groups meanwhile."""
-
-_AT_ONCE = 2
-"""So many instances are pulled at the same time."""
 
 _log = logging.getLogger("forebay.agent")
 
@@ -98,15 +92,14 @@ class Agent(Service):
         self.host, self._application = host, application
         self._holdings = Holdings(root)
         self._peers = Peers(application.secret)
-        self._uploads = Uploads(self._holdings, self._complete)
+        self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._note_pulled, application.copying)
+        self._uploads = Uploads(self._holdings, self._pulls.complete)
         self._lock = threading.Lock()
         self._queries: set[str] = set()
         self._held: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
         self._failures: dict[str, str] = {}
         self._shunned: dict[str, float] = {}
-        self._pulls = ThreadPoolExecutor(_AT_ONCE, "pull")
-        self._pulling: set[str] = set()
         self._sent = self._received = 0
         self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
 
@@ -126,10 +119,11 @@ class Agent(Service):
             if ending and draining is None:
                 draining = threading.Thread(target=self._uploads.drain, daemon=True)
                 draining.start()
+                self._pulls.end()
             if self._queries and time.monotonic() - tidied > KEPT_SECONDS / 24:  # by now they are held
                 tidied = time.monotonic()
                 self._holdings.touch(list(self._held))
-                threading.Thread(target=self._holdings.sweep, name="sweep", daemon=True).start()
+                threading.Thread(target=self._sweep, name="sweep", daemon=True).start()
             time.sleep(BEAT_SECONDS)
         with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
             self._manager("left", address=self.address, uploading=self._uploads.pending)
@@ -190,7 +184,7 @@ class Agent(Service):
             if held is not None and held.complete:
                 complete = self._holdings.holds(instance, held.version, self._holdings.names(instance))
                 self._held[instance] = replace(held, complete=complete)
-        self._complete(instance, [name])
+        self._pulls.complete(instance, [name])
         return {"found": self._holdings.path(instance, name).exists()}
 
     # What other agents ask for.
@@ -208,9 +202,10 @@ class Agent(Service):
             offer = chain.offer_of(descriptor.command)
             received = chain.receive(self._peers, self._holdings, self.address, offer, reader, writer)
             if received is not None:
+                made, size = received
                 with self._lock:
-                    self._received += received
-                self._note(offer.instance, self._holdings.read(offer.instance, offer.version), own=False)
+                    self._received += size
+                self._note(offer.instance, made, own=False)
         except ForebayError as error:
             _log.warning("%s", error)
             writer.write_metadata(pa.py_buffer(json.dumps({"refused": str(error)}).encode()))
@@ -234,7 +229,7 @@ class Agent(Service):
                 instance: [str(each.version), each.bytes, each.batch, each.own, each.complete]
                 for instance, each in self._held.items()
             }
-            sent, received = self._sent, self._received
+            sent, received = self._sent, self._received + self._pulls.received
         return {
             "host": self.host,
             "address": self.address,
@@ -251,19 +246,17 @@ class Agent(Service):
         for query in set(reply["queries"]) - self._queries:
             self._queries.add(query)
             self._find(query)
+        self._pulls.want(reply["wanted"])
+        copying = self._pulls.under_way()
+        dropped = [instance for instance in reply["dropped"] if instance not in copying]
         with self._lock:
             self._groups = reply["groups"]
-            wanted = [instance for instance in reply["wanted"] if instance not in self._pulling]
-            self._pulling.update(wanted)
-            dropped = [instance for instance in reply["dropped"] if instance not in self._pulling]
             for instance in dropped:
                 self._held.pop(instance, None)
-            uploading = [(instance, self._held.get(instance), place) for instance, place in reply["uploading"].items()]
-        for instance, held, place in uploading:
-            if held is not None and held.complete:
-                self._uploads.wish(instance, held.version, (place[0], place[1]))
-        for instance in wanted:
-            self._pulls.submit(self._pull, instance)
+            for instance, place in reply["uploading"].items():
+                held = self._held.get(instance)
+                if held is not None and held.complete:  # a commit wishes for its version after it was noted, so later
+                    self._uploads.wish(instance, held.version, (place[0], place[1]))
         for instance in dropped:
             self._holdings.remove(instance)
 
@@ -276,6 +269,15 @@ class Agent(Service):
             if version is not None and instance not in self._held:
                 with contextlib.suppress(ForebayError):
                     self._note(instance, self._holdings.read(instance, version), own=False)
+
+    def _sweep(self) -> None:
+        try:
+            self._holdings.sweep()
+        except Exception:  # the next one comes in an hour
+            _log.exception("what nobody uses could not be removed")
+
+    def _holders(self, instance: str) -> dict[str, Any]:
+        return self._manager("holders", instance=instance)
 
     def _manager(self, action: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -312,75 +314,11 @@ class Agent(Service):
                 self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
         self._holdings.settle(instance, (made.version, *made.history), here)
 
-    def _pull(self, instance: str) -> None:
-        """Get the newest version of an instance, and what is new since then, until this host has all there is."""
-        try:
-            before, pace = None, Pace(self._application.copying / _AT_ONCE)
-            while True:
-                holders = self._manager("holders", instance=instance)
-                if holders["version"] in (None, before):
-                    return
-                before = holders["version"]
-                version = Version.parse(before)
-                made = self._pull_version(instance, version, holders, pace)
-                pace = pace.faster()
-                with self._lock:
-                    own = instance in self._held and self._held[instance].own
-                self._note(instance, made, own=own)
-        except Exception as error:  # the next beat tries again
-            _log.info("%s is not complete yet: %s", instance, error)
-        finally:
-            with self._lock:
-                self._pulling.discard(instance)
-
-    def _pull_version(self, instance: str, version: Version, holders: dict[str, Any], pace: Pace) -> Manifest:
-        sources, place = holders["addresses"], holders["archive"]
-        self._get(instance, filenames.manifest(version), sources, place)
-        newest = self._holdings.read(instance, version)
-        for name in newest.segments:
-            self._get(instance, name, sources, place, pace)
-        for earlier in newest.history:  # Spark may go back to it
-            self._get(instance, filenames.manifest(earlier), sources, place)
-            with contextlib.suppress(VersionNotFound, CorruptState):
-                for name in self._holdings.files_of(instance, earlier):
-                    self._get(instance, name, sources, place)
-        return newest
-
-    def _complete(self, instance: str, names: list[str]) -> None:
-        """Have files here that other hosts hold, or the checkpoint, as far as they do."""
-        missing = [name for name in names if not self._holdings.path(instance, name).exists()]
-        if missing:
-            holders = self._manager("holders", instance=instance)
-            for name in missing:
-                self._get(instance, name, holders["addresses"], holders["archive"])
-
-    def _get(self, instance: str, name: str, sources: list[str], place: list[str] | None, pace: Pace | None = None) -> None:
-        """Have a file here that other hosts hold, or else the checkpoint; nothing if none of them has it."""
-        if self._holdings.path(instance, name).exists():
-            return
-        for address in sources:
-            if address == self.address:
-                continue
-            peer = self._peers[address]
-            try:
-                with peer.failing():
-                    ticket = flight.Ticket(json.dumps([instance, name]).encode())
-                    stream = peer.client.do_get(ticket, peer.options(FETCH_SECONDS))
-                    with self._holdings.receiving(instance, name) as incoming:
-                        for data, crc in chain.chunks(stream):
-                            incoming.write(data)
-                            if pace is not None:
-                                pace.took(len(data))
-                            if crc is not None:
-                                incoming.finish(crc)
-                with self._lock:
-                    self._received += self._holdings.path(instance, name).stat().st_size
-                return
-            except (ReplicationError, StateDirectoryError) as error:
-                _log.info("%s of %s did not come: %s", name, instance, error)
-        if place is not None:
-            with contextlib.suppress(FileNotFoundError):
-                archive_of(place, instance).download(name, self._holdings.directory(instance))
+    def _note_pulled(self, instance: str, made: Manifest) -> None:
+        with self._lock:
+            held = self._held.get(instance)
+            own = held is not None and held.own and held.version == made.version
+        self._note(instance, made, own=own)
 
 
 def _free_bytes(root: Path) -> int:

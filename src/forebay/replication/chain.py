@@ -151,10 +151,11 @@ def receive(
     offer: Offer,
     reader: flight.MetadataRecordBatchReader,
     writer: flight.MetadataRecordBatchWriter,
-) -> int | None:
-    """The other side: store the files of an offer and pass them on; the bytes that came, None if not all files are here.
+) -> tuple[Manifest, int] | None:
+    """The other side: store the files of an offer and pass them on; the version and the bytes that came.
 
-    What was received with a wrong checksum, or not whole, is not there.
+    What was received with a wrong checksum, or not whole, is not there. None if not all files are here in the end: whether
+    they are is looked at again, because others remove some, too.
     """
     version, here = offer.version, holdings.names(offer.instance)
     newest = filenames.newest(here)
@@ -174,8 +175,9 @@ def receive(
     if not offer.chain:
         _say(writer, lacking=sorted(lacking), credits=CREDITS)
         _store(holdings, offer, lacking, reader, writer, None)
-        _say(writer, outcome=asdict(Outcome(held=[address])))
-        return size
+        made = _whole(holdings, offer)
+        _say(writer, outcome=asdict(Outcome(held=[address]) if made else Outcome(behind=[address])))
+        return (made, size) if made else None
     following = offer.chain[0]
     try:
         link = _Link(peers, replace(offer, chain=offer.chain[1:]), following)
@@ -194,8 +196,23 @@ def receive(
         except _Broken as error:
             peers.forget(following)
             outcome = Outcome(failed={following: str(error)})
-        _say(writer, outcome=asdict(replace(outcome, held=[address, *outcome.held])))
-    return size
+        made = _whole(holdings, offer)
+        if made:
+            outcome = replace(outcome, held=[address, *outcome.held])
+        else:
+            outcome = replace(outcome, behind=[address, *outcome.behind])
+        _say(writer, outcome=asdict(outcome))
+    return (made, size) if made else None
+
+
+def _whole(holdings: Holdings, offer: Offer) -> Manifest | None:
+    """The version that was offered, if all of its files are here."""
+    try:
+        made = holdings.read(offer.instance, offer.version)
+        files = holdings.remember(offer.instance, made)
+    except (VersionNotFound, CorruptState):
+        return None
+    return None if holdings.lacking(offer.instance, files, holdings.names(offer.instance)) else made
 
 
 def _store(
@@ -215,7 +232,7 @@ def _store(
                 if passing is not None:
                     passing.send_file(holdings, offer.instance, name)
                 continue
-            with holdings.receiving(offer.instance, name) as incoming:
+            with holdings.receiving(offer.instance, name, offer.files[name]) as incoming:
                 for data, crc in chunks(reader):
                     incoming.write(data)
                     if passing is not None:
@@ -278,7 +295,8 @@ class _Link:
         self._credits, self.lacking = 0, set[int]()
         self.refusing: Outcome | None = None
         self._outcome: Outcome | None = None
-        patience = (_PATIENCE + offer.most / _SLOWEST) * (1 + len(offer.chain))
+        most = min(offer.most, sum(offer.files.values()))
+        patience = (_PATIENCE + most / _SLOWEST) * (1 + len(offer.chain))
         described = flight.FlightDescriptor.for_command(json.dumps(vars(offer), default=str).encode())
         with self._peer.failing():
             self._writer, self._reader = self._peer.client.do_exchange(described, self._peer.options(patience))

@@ -136,8 +136,11 @@ class Holdings:
         return self.remember(instance, self.read(instance, version))
 
     @contextlib.contextmanager
-    def receiving(self, instance: str, name: str) -> Iterator[Incoming]:
-        """A file that comes in pieces; it is there when the block ends, whole or not at all."""
+    def receiving(self, instance: str, name: str, size: int | None = None) -> Iterator[Incoming]:
+        """A file that comes in pieces; it is there when the block ends, whole or not at all.
+
+        `ReplicationError` if it came whole and does not have the size that it should.
+        """
         path = self.path(instance, name)
         self._make(instance)
         temporary = path.with_name(filenames.temporary(name))
@@ -147,6 +150,8 @@ class Holdings:
                 yield incoming
             finally:
                 os.close(incoming.descriptor)
+            if incoming.whole and size not in (None, incoming.size):
+                raise ReplicationError(f"{name} of {instance} came with {incoming.size} bytes; it has {size}")
             if incoming.whole:
                 LOCAL.rename(temporary, path)
         finally:
@@ -155,6 +160,7 @@ class Holdings:
     def lacking(self, instance: str, files: Mapping[str, int], here: AbstractSet[str]) -> dict[str, int]:
         """Those of some files, names and sizes in bytes, that are not here, or not whole."""
         sized = self._sized.setdefault(instance, set())
+        sized &= here  # one that has gone and come back is another file
         sized.update(name for name in files.keys() & here - sized if self._size(instance, name) == files[name])
         whole = here & sized
         return {name: size for name, size in files.items() if name not in whole}
@@ -192,8 +198,12 @@ class Holdings:
         self._sized[instance] = self._sized.get(instance, set()) & named
 
     def remove(self, instance: str) -> None:
-        """Hold nothing of an instance any more."""
-        shutil.rmtree(self.directory(instance), ignore_errors=True)
+        """Hold nothing of an instance any more: at once, so that nobody takes a part of it for all."""
+        directory = self.directory(instance)
+        removed = directory.with_name(filenames.temporary(directory.name))
+        with contextlib.suppress(OSError):
+            directory.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
         self._files.pop(instance, None)
         self._sized.pop(instance, None)
 
@@ -203,6 +213,8 @@ class Holdings:
         How long ago that was is told by the host's clock, which may have jumped. So the directories of a query that some
         process holds stay; of its files only one that is on its way could go, and that one is sent again.
         """
+        for removed in self.root.glob("*/*/.*.tmp/"):
+            shutil.rmtree(removed, ignore_errors=True)
         now = time.time()
         for query, instances in itertools.groupby(sorted(self.instances()), lambda instance: instance.partition("/")[0]):
             with self._unless_held(query) as unheld:
@@ -256,10 +268,10 @@ class Incoming:
     """A file on its way in."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
-        self.descriptor, self._path, self._crc, self.whole = descriptor, path, 0, False
+        self.descriptor, self._path, self._crc, self.whole, self.size = descriptor, path, 0, False, 0
 
     def write(self, data: memoryview) -> None:
-        self._crc = zlib.crc32(data, self._crc)
+        self._crc, self.size = zlib.crc32(data, self._crc), self.size + len(data)
         LOCAL.write(self.descriptor, data, self._path)
 
     def finish(self, crc: int) -> None:

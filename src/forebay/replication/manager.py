@@ -114,6 +114,7 @@ class Manager(Service):
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
+        self._placed: dict[str, Unit] = {}
         self._guests: dict[Unit, set[str]] = {}
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
@@ -129,6 +130,7 @@ class Manager(Service):
         """Make a query known: which state partition a virtual node is in, and where its checkpoint keeps state."""
         with self._lock:
             self._queries[query] = _Query(partition_of, archive)
+            self._placed.clear()
 
     def hosts(self) -> list[str]:
         """The names of the hosts whose agents are alive."""
@@ -169,6 +171,12 @@ class Manager(Service):
             copies = self._units().get((query, partition))
             address = self._address(host)
             return copies is None or address == copies.origin or copies.kept_by(address)
+
+    def missing(self, query: str, partition: int, host: str) -> int:
+        """The bytes of the partition's store instances that a host does not have whole yet."""
+        with self._lock:
+            copies = self._units().get((query, partition))
+            return 0 if copies is None else copies.lag(self._address(host)).bytes
 
     def end(self, seconds: float) -> bool:
         """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
@@ -346,10 +354,14 @@ class Manager(Service):
             self._planned = 0.0
 
     def _unit(self, instance: str) -> Unit:
-        query, _, path = instance.partition("/")
-        vnode = int(vnode_of(path).rpartition("/")[2])
-        known = self._queries.get(query)
-        return query, known.partition_of(vnode) if known else vnode
+        if instance not in self._placed:
+            query, _, path = instance.partition("/")
+            vnode = int(vnode_of(path).rpartition("/")[2])
+            known = self._queries.get(query)
+            if known is None:
+                return query, vnode
+            self._placed[instance] = query, known.partition_of(vnode)
+        return self._placed[instance]
 
     def _units(self) -> dict[Unit, Copies]:
         """The partitions of the queries that are known, as far as any host holds something of them."""

@@ -149,9 +149,7 @@ class Uploads:
             try:
                 done = self._upload(instance, wish, version)
             except Exception as failure:  # whatever it is: this thread is the only one
-                newest = filenames.newest(self._holdings.names(instance))
-                gone = isinstance(failure, (VersionNotFound, CorruptState, FileNotFoundError))
-                if gone and newest is not None and newest.number > version.number:
+                if not wish.waiting and self._is_overtaken(instance, version, failure):
                     done = {version}  # who has made the newer one uploads it
                 else:
                     error = f"version {version} of {instance} cannot be uploaded: {failure}"
@@ -163,6 +161,16 @@ class Uploads:
                     wish.failed, wish.error = wish.failed + 1, error
                     wish.not_before = time.monotonic() + PAUSE_SECONDS
                 self._changed.notify_all()
+
+    def _is_overtaken(self, instance: str, version: Version, failure: Exception) -> bool:
+        """Whether an upload has failed because the version has gone, since there is a newer one."""
+        if not isinstance(failure, (VersionNotFound, CorruptState, FileNotFoundError)):
+            return False
+        try:
+            newest = filenames.newest(self._holdings.names(instance))
+        except OSError:
+            return False
+        return newest is not None and newest.number > version.number
 
     def _upload(self, instance: str, wish: _Wish, version: Version) -> set[Version]:
         """Upload a version, and those beside it that are held whole."""
@@ -176,10 +184,13 @@ class Uploads:
             raise StateDirectoryError("this host does not have all of its files yet")
         if wish.there is None:
             wish.there = set(archive.names())
+        there: set[str] = set()
         for each in whole:
             names = self._holdings.files_of(instance, each)
             missing = [name for name in names if name not in wish.there]
             if missing:
                 archive.upload(self._holdings.directory(instance), missing)
             wish.there.update(names)
+            there.update(names)
+        wish.there = there  # what no version names that is held is not asked for again
         return set(whole)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
@@ -33,7 +34,10 @@ KEPT_HANDOVERS = 100
 AGENT_SECONDS = 60.0
 """The agent of a target's host has to be there after so long."""
 
-_PACE = 0.05
+STALLED_SECONDS = 600.0
+"""A handover is given up when its hosts have got no more of the state for so long."""
+
+_PACE, _COPY_PACE = 0.05, 0.25
 _IDLE_SECONDS = 2.0
 """A query that has run no micro-batch for so long is idle: nothing is to be waited for."""
 
@@ -174,7 +178,7 @@ class Handover:
             found.append(Placed(partition, executor, host, known.bytes if known else 0, lags))
         return found
 
-    def move(self, partitions: int | Iterable[int], executor: str, *, timeout: float = 600.0) -> Handed:
+    def move(self, partitions: int | Iterable[int], executor: str, *, timeout: float | None = None) -> Handed:
         """Have partitions run on another executor.
 
         It returns when a micro-batch has run there; at once if the query is idle. Until the executor's host has the state
@@ -186,8 +190,8 @@ class Handover:
             The state partitions, of all operators of the query.
         executor : str
             The id of the executor, as Spark's UI and `placement` name it.
-        timeout : float
-            Seconds until it is given up.
+        timeout : float, optional
+            Seconds until it is given up; unless given, when the host has got no more of the state for ten minutes.
 
         Raises
         ------
@@ -197,7 +201,7 @@ class Handover:
         wanted = [partitions] if isinstance(partitions, int) else list(partitions)
         return self.hand("move", dict.fromkeys(wanted, executor), timeout=timeout)
 
-    def rebalance(self, *, timeout: float = 600.0) -> Handed:
+    def rebalance(self, *, timeout: float | None = None) -> Handed:
         """Spread the partitions over all executors, in proportion to their cores, with as few moves as possible.
 
         Parameters and errors are those of `move`.
@@ -234,15 +238,18 @@ class Handover:
             for each in self._partitions()
         }
 
-    def hand(self, reason: str, placement: Mapping[int, str], *, timeout: float = 600.0) -> Handed:
-        """Hand partitions over to executors, for a reason that is logged and remembered."""
+    def hand(self, reason: str, placement: Mapping[int, str], *, timeout: float | None = None) -> Handed:
+        """Hand partitions over to executors, for a reason that is logged and remembered.
+
+        Without a timeout it goes on as long as hosts get more and more of the state.
+        """
         if not self._going_on.acquire(blocking=False):
             raise HandoverError(
                 "another handover of this query is going on, and there is one at a time. fb.handover(query).recent has it "
                 "when it has ended; ask again then."
             )
         try:
-            return self._hand(reason, placement, time.monotonic() + timeout)
+            return self._hand(reason, placement, _Patience(timeout))
         finally:
             self._going_on.release()
 
@@ -287,7 +294,7 @@ class Handover:
     def _partitions(self) -> list[Partition]:
         return self._manager.partitions(self._held) if self._manager is not None else []
 
-    def _hand(self, reason: str, placement: Mapping[int, str], deadline: float) -> Handed:
+    def _hand(self, reason: str, placement: Mapping[int, str], patience: _Patience) -> Handed:
         before = self.steering.placement()
         executors = {each.id: each for each in self.usable()}
         for partition, executor in placement.items():
@@ -309,12 +316,12 @@ class Handover:
             self.steering.warm(set(moving.values()), self._place)
             seconds["warm"] = time.monotonic() - began
             began = time.monotonic()
-            self._catch_up(guests, deadline)
+            self._catch_up(guests, patience)
             seconds["catchUp"] = time.monotonic() - began
             began = time.monotonic()
             self.steering.steer(moving)
             steered = True
-            self._settle(moving, deadline)
+            self._settle(moving, patience.deadline)
             seconds["microBatch"] = time.monotonic() - began
         except Exception as error:
             if steered:
@@ -332,21 +339,20 @@ class Handover:
         alive = {each.id for each in self.usable()}
         self.steering.steer({partition: origin for partition, origin in before.items() if origin in alive})
 
-    def _catch_up(self, guests: list[tuple[int, str]], deadline: float) -> None:
+    def _catch_up(self, guests: list[tuple[int, str]], patience: _Patience) -> None:
         """Wait until hosts have the state of partitions, which they get in the background."""
         if self._manager is None:
             return
         for host in {host for _, host in guests}:
-            soon = min(deadline, time.monotonic() + AGENT_SECONDS)
+            soon = min(patience.deadline, time.monotonic() + AGENT_SECONDS)
             self._wait(lambda host=host: host in self._manager.hosts(), soon, f"the agent of {host} did not start")
         for partition, host in guests:
             self._manager.invite(self._held, partition, host)
         for partition, host in guests:
-            self._wait(
-                lambda partition=partition, host=host: self._manager.caught_up(self._held, partition, host),
-                deadline,
-                f"{host} has not caught up with partition {partition}",
-            )
+            while not self._manager.caught_up(self._held, partition, host):
+                patience.renew(sum(self._manager.missing(self._held, *guest) for guest in guests))
+                self._check(patience.deadline, f"{host} has not caught up with partition {partition}")
+                time.sleep(_COPY_PACE)
 
     def _dismiss(self, guests: list[tuple[int, str]]) -> None:
         if self._manager is not None:
@@ -385,6 +391,19 @@ class Handover:
             raise HandoverError("the query has ended")
         if time.monotonic() > deadline:
             raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
+
+
+class _Patience:
+    """How long a handover may take: until a time, or as long as there is less and less to copy."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self.deadline = time.monotonic() + (STALLED_SECONDS if timeout is None else timeout)
+        self._least = inf if timeout is None else 0
+
+    def renew(self, missing: int) -> None:
+        if missing < self._least:
+            self._least = missing
+            self.deadline = time.monotonic() + STALLED_SECONDS
 
 
 _managers: dict[str, Handover] = {}

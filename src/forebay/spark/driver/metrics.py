@@ -128,15 +128,20 @@ class MetricsListener(StreamingQueryListener):
 
 
 def busy(query: str) -> tuple[int, dict[int, float]]:
-    """The newest micro-batch of a query, -1 for none, and the milliseconds of tasks for each virtual node in it."""
+    """The newest micro-batch of which all operators of a query have told all, and the milliseconds of each virtual node.
+
+    It is -1 as long as there is none, and while some operators have gone on to the next one and others have not.
+    """
     with _lock:
-        tallies = [tally for _, tally in _of(query)]
-        newest = max((tally.batch for tally in tallies if tally.batch is not None), default=-1)
+        worked = [tally.worked for _, tally in _of(query) if tally.batch is not None]
+        batches = {batch for batch, _ in worked}
+        if len(batches) != 1:
+            return -1, {}
         found: dict[int, float] = {}
-        for tally in tallies:
-            for vnode, milliseconds in tally.work().items() if tally.batch == newest else ():
+        for _, times in worked:
+            for vnode, milliseconds in times.items():
                 found[vnode] = found.get(vnode, 0.0) + milliseconds
-        return newest, found
+        return batches.pop(), found
 
 
 def totals() -> dict[tuple[str, str], dict[str, float]]:

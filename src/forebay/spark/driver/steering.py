@@ -34,7 +34,6 @@ one, and opens them again from the checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import threading
@@ -44,6 +43,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -258,7 +258,11 @@ class Steering:
         for _ in range(1 + len(self.operators)):  # a task of an operator has a worker for each of its Python functions
             ready = ready.mapInArrow(warmer(place), ready.schema)
         keyed = ready.groupBy("value")  # Spark prefers the executor that has the shuffled rows
-        keyed.transformWithStateInPandas(Warmed(), ready.schema, "append", "none").collect()
+        try:
+            keyed.transformWithStateInPandas(Warmed(), ready.schema, "append", "none").collect()
+        except PySparkException as error:  # as in a session that is not the query's, and has no state store
+            ready.collect()
+            _log.info("executor %s could only be warmed in part: %s", executor.id, error)
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""
@@ -291,9 +295,11 @@ class Steering:
 
         Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
         """
-        with contextlib.suppress(Py4JError, OSError):  # Spark has gone
-            batch, present = self.batch, {each.id: each for each in self.executors() if not each.leaving}
-            while not self._closed.wait(_PACE) and self._query.isActive:
+        batch, present, failed = self.batch, {each.id: each for each in self.executors() if not each.leaving}, False
+        while not self._closed.wait(_PACE):
+            try:
+                if not self._query.isActive:
+                    return
                 alive = self._alive()
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
@@ -307,6 +313,13 @@ class Steering:
                         self._report(self._wanted.keys() | self._standbys.keys())
                     else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
                         self._report(self._disturbed)
+                failed = False
+            except (Py4JError, OSError) as error:
+                if SparkContext._active_spark_context is None:
+                    return
+                if not failed:  # it is tried again, and said once
+                    _log.warning("forebay could not look for lost executors: %s", error)
+                failed = True
 
     def _lost(self, executor: Executor) -> None:
         with self._lock:

@@ -51,12 +51,16 @@ class Tally:
         The micro-batch that was told of last; None in a query that has ended.
     nodes : dict of int to dict
         What each virtual node has told of that one.
+    worked : tuple of int and dict
+        The micro-batch before that one, which has ended, and the milliseconds that each virtual node took in it. Those for
+        bringing files to other hosts and to the checkpoint are left out: it is these that are slow then.
     """
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, float]] = {}
         self.batch: int | None = None
         self.nodes: dict[int, dict[str, float]] = {}
+        self.worked: tuple[int, dict[int, float]] = -1, {}
         self._earlier: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._sizes: dict[int, dict[str, float]] = {}
         self._size: dict[str, float] = dict.fromkeys(SIZES, 0)
@@ -67,6 +71,8 @@ class Tally:
         A micro-batch of a query that had ended runs again as a whole, so what it did before does not count.
         """
         if batch != self.batch or batch not in self.rows:
+            if self.batch is not None:
+                self.worked = self.batch, self._work()
             self.batch, self.nodes = batch, {}
             self.rows[batch] = dict.fromkeys((*UNITS, *SIZES), 0)
         row = self.rows[batch]
@@ -91,11 +97,7 @@ class Tally:
         while len(self.rows) > kept:
             _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
 
-    def work(self) -> dict[int, float]:
-        """The milliseconds that each virtual node took in the newest micro-batch.
-
-        Those for bringing files to other hosts and to the checkpoint are left out: it is these that are slow then.
-        """
+    def _work(self) -> dict[int, float]:
         times = ("ingestTimeMs", "fireTimeMs", "commitTimeMs")
         return {
             vnode: max(0.0, sum(told.get(name, 0.0) for name in times) - told.get("uploadTimeMs", 0.0))
@@ -105,7 +107,7 @@ class Tally:
 
     def retire(self) -> None:
         """Forget virtual nodes, since the query has ended."""
-        self.batch, self.nodes, self._sizes = None, {}, {}
+        self.batch, self.nodes, self._sizes, self.worked = None, {}, {}, (-1, {})
 
     def total(self) -> dict[str, float]:
         """What was done in all micro-batches, and the sizes now."""

@@ -1,0 +1,169 @@
+"""Pulls: what this host lacks of an instance comes from any host that holds it, or from the checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow.flight as flight
+
+from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
+from forebay.replication import chain
+from forebay.replication.holdings import Holdings
+from forebay.replication.pace import Pace
+from forebay.replication.protocol import Peers
+from forebay.replication.uploads import archive_of
+from forebay.store import filenames
+from forebay.store.filenames import Version
+from forebay.store.manifest import Manifest
+
+FETCH_SECONDS = 60.0
+"""How long a file may take for which a task waits."""
+
+_AT_ONCE = 2
+"""So many instances are pulled at the same time."""
+
+_log = logging.getLogger("forebay.agent")
+
+Holders = dict[str, Any]
+"""What the manager says of an instance: agents that may have it, its newest version, and where it is in the checkpoint."""
+
+
+class Pulls:
+    """Copies of instances under way to this host, and single files that a task waits for.
+
+    Parameters
+    ----------
+    holdings : Holdings
+        Where the files go.
+    peers : Peers
+        The other agents.
+    address : str
+        This agent's own address.
+    holders : callable
+        Asks the manager who holds an instance.
+    note : callable
+        Is told of each version that has come, with its instance.
+    rate : float
+        Bytes in a second that all copies together may take.
+    """
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        peers: Peers,
+        address: str,
+        holders: Callable[[str], Holders],
+        note: Callable[[str, Manifest], None],
+        rate: float,
+    ) -> None:
+        self._holdings, self._peers, self._address = holdings, peers, address
+        self._holders, self._note, self._rate = holders, note, rate / _AT_ONCE
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "pull")
+        self._ended = False
+        self.received = 0
+        """Bytes so far."""
+
+    def want(self, instances: Iterable[str]) -> None:
+        """Have the newest versions of instances here some time soon."""
+        with self._lock:
+            new = [instance for instance in instances if instance not in self._under_way and not self._ended]
+            self._under_way.update(new)
+        for instance in new:
+            self._pool.submit(self._pull, instance)
+
+    def under_way(self) -> set[str]:
+        """The instances of which there are copies under way."""
+        with self._lock:
+            return set(self._under_way)
+
+    def end(self) -> None:
+        """Copy no more: the application has ended."""
+        with self._lock:
+            self._ended = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def complete(self, instance: str, names: Iterable[str]) -> None:
+        """Have files here that others hold, as far as they do: a task waits for them."""
+        here = self._holdings.names(instance)
+        missing = [name for name in names if name not in here]
+        if missing:
+            holders = self._holders(instance)
+            for name in missing:
+                self._get(instance, name, holders)
+
+    def _pull(self, instance: str) -> None:
+        """Get the newest version of an instance, and what is new since then, until this host has all there is."""
+        try:
+            before, pace = None, Pace(self._rate)
+            while True:
+                holders = self._holders(instance)
+                if holders["version"] in (None, before):
+                    return
+                before = holders["version"]
+                self._note(instance, self._version(instance, Version.parse(before), holders, pace))
+                pace = pace.faster()
+        except Exception as error:  # the next beat tries again
+            _log.info("%s is not complete yet: %s", instance, error)
+        finally:
+            with self._lock:
+                self._under_way.discard(instance)
+
+    def _version(self, instance: str, version: Version, holders: Holders, pace: Pace) -> Manifest:
+        made = self._manifest(instance, version, holders)
+        self._files(instance, made, holders, pace)
+        for earlier in made.history:  # Spark may go back to it
+            with contextlib.suppress(VersionNotFound, CorruptState):
+                self._files(instance, self._manifest(instance, earlier, holders), holders, pace)
+        return made
+
+    def _manifest(self, instance: str, version: Version, holders: Holders) -> Manifest:
+        """The manifest of a version, got again if what is here cannot be read."""
+        with contextlib.suppress(VersionNotFound, CorruptState):
+            return self._holdings.read(instance, version)
+        self._get(instance, filenames.manifest(version), holders)
+        return self._holdings.read(instance, version)
+
+    def _files(self, instance: str, made: Manifest, holders: Holders, pace: Pace) -> None:
+        """The files of a version that are not here, or not whole."""
+        files = self._holdings.remember(instance, made)
+        for name, size in self._holdings.lacking(instance, files, self._holdings.names(instance)).items():
+            if self._ended:
+                raise ReplicationError("the application has ended")
+            self._get(instance, name, holders, size, pace)
+
+    def _get(self, instance: str, name: str, holders: Holders, size: int | None = None, pace: Pace | None = None) -> None:
+        """Have a file here, in the place of one that is; nothing changes if nobody has it."""
+        seconds = FETCH_SECONDS + (size / pace.rate if size is not None and pace is not None else 0.0)
+        for address in holders["addresses"]:
+            if address == self._address:
+                continue
+            peer = self._peers[address]
+            try:
+                with peer.failing():
+                    ticket = flight.Ticket(json.dumps([instance, name]).encode())
+                    stream = peer.client.do_get(ticket, peer.options(seconds))
+                    with self._holdings.receiving(instance, name, size) as incoming:
+                        for data, crc in chain.chunks(stream):
+                            incoming.write(data)
+                            if pace is not None:
+                                pace.took(len(data))
+                            if crc is not None:
+                                incoming.finish(crc)
+                with self._lock:
+                    self.received += incoming.size
+                return
+            except (ReplicationError, StateDirectoryError) as error:
+                _log.info("%s of %s did not come: %s", name, instance, error)
+        if holders["archive"] is not None:
+            with contextlib.suppress(FileNotFoundError):
+                archive_of(holders["archive"], instance).download(name, self._holdings.directory(instance))
+                if pace is not None and size is not None:
+                    pace.took(size)

@@ -1,0 +1,94 @@
+"""What hosts make of files that are not what they should be, or go while others take them for there."""
+
+import threading
+
+import pytest
+from loopback_hosts import LAYOUT, QUERY, append, hosts, values, wait_for
+
+from forebay.errors import ReplicationError
+from forebay.replication import chain
+from forebay.replication.holdings import Holdings
+from forebay.replication.protocol import Peers
+from forebay.store.aligned import AlignedStore
+from forebay.store.options import Options
+
+INSTANCE = f"{QUERY}/{LAYOUT}/0-00000000"
+
+
+@pytest.mark.parametrize("kind", ["arrow", "manifest"])
+def test_a_file_that_is_cut_short_comes_again(tmp_path, kind):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        for number in range(3):
+            version = append(store, number)
+        some.kill(1)
+        broken = max((some.disk(1) / INSTANCE).glob(f"*.{kind}"))
+        broken.write_bytes(b"")  # replicas are not forced to disk, and the host has lost power
+        some.start(1)
+        wait_for(lambda: some.manager.caught_up(QUERY, 0, some.name(1)))
+        assert broken.stat().st_size == (some.disk(0) / INSTANCE / broken.name).stat().st_size
+        some.kill(0)
+        assert values(some.open(1, version)) == [0, 1, 2]
+
+
+def test_a_file_that_goes_while_others_come_is_not_taken_for_there(tmp_path):
+    with hosts(tmp_path, replicas=0, uploading=False) as some:
+        some.start(0)
+        agent = some.listen(1)
+        store, mine = some.open(0, None), Holdings(some.disk(0))
+        base = append(store, 0, slice_=0)
+        peers = Peers("a secret")
+        chain.send(peers, mine, [chain.Offer(INSTANCE, None, mine.files_of(INSTANCE, base), 1 << 30)], [agent.address])
+        assert some.held(1) >= mine.files_of(INSTANCE, base).keys()
+        gone = next((some.disk(1) / INSTANCE).glob("*.arrow"))
+
+        class Losing(Holdings):
+            """Somebody else removes a file of the base when the first new one is coming."""
+
+            def receiving(self, *arguments):
+                gone.unlink(missing_ok=True)
+                return super().receiving(*arguments)
+
+        agent._holdings.__class__ = Losing
+        version = append(store, 1, slice_=1)
+        outcome = chain.send(peers, mine, chain.offers_of(mine, INSTANCE, mine.read(INSTANCE, version)), [agent.address])
+        assert outcome.held == []
+        assert outcome.behind == [agent.address]
+
+
+def test_a_file_that_has_gone_and_come_back_is_looked_at_again(tmp_path):
+    holdings = Holdings(tmp_path)
+    version = append(AlignedStore(tmp_path / INSTANCE, None, ["k"], Options()), 1)
+    assert holdings.holds(INSTANCE, version, holdings.names(INSTANCE))
+    path = next((tmp_path / INSTANCE).glob("*.arrow"))
+    data = path.read_bytes()
+    path.unlink()
+    assert not holdings.holds(INSTANCE, version, holdings.names(INSTANCE))
+    path.write_bytes(data[:10])
+    assert not holdings.holds(INSTANCE, version, holdings.names(INSTANCE))
+
+
+def test_a_file_of_another_size_does_not_come_in(tmp_path):
+    holdings = Holdings(tmp_path)
+    with (
+        pytest.raises(ReplicationError, match="came with 2 bytes; it has 3"),
+        holdings.receiving(INSTANCE, "000000000001-00000000-0000.arrow", 3) as incoming,
+    ):
+        incoming.write(memoryview(b"ab"))
+        incoming.whole = True
+    assert holdings.names(INSTANCE) == set()
+
+
+def test_what_is_removed_is_gone_at_once(tmp_path):
+    holdings = Holdings(tmp_path)
+    append(AlignedStore(tmp_path / INSTANCE, None, ["k"], Options()), 1)
+    left = tmp_path / QUERY / LAYOUT / ".0-00000000.tmp"
+    (left / "file").parent.mkdir()
+    removing = threading.Thread(target=holdings.remove, args=[INSTANCE])
+    removing.start()
+    removing.join()
+    assert holdings.names(INSTANCE) == set()
+    holdings.sweep()
+    assert [path.name for path in (tmp_path / QUERY / LAYOUT).iterdir()] == []
