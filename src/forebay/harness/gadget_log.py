@@ -2,8 +2,8 @@
 
 A line has the number of the access, the operation, the state key, the value and two words that are always the same, with a
 space between each two: ``17 put 4 0000000000 gadget gadgetFile``. Of the value only its length is kept, and of the state key
-a hash: a state key there does not tell event key and window apart. ``seek`` and ``next``, which go through the other side of an
-interval join, have no counterpart here and are left out, as they are in Table 1 of the paper.
+a hash, as a state key there does not tell event key and window apart. ``seek`` and ``next``, by which an interval join goes
+through its other side, have no counterpart here. They are left out, as they are in Table 1 of the paper.
 """
 
 from __future__ import annotations
