@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from forebay.errors import InvalidArgument
-from forebay.harness.events import Events
-from forebay.harness.traces import Trace
+from forebay.harness.events import Events, Source
+from forebay.harness.traces import Trace, TraceArrivals
 
 
 def rows(trace):
@@ -79,3 +79,19 @@ def test_a_bad_trace_is_an_error(tmp_path, text, settings, message):
 def test_a_trace_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(InvalidArgument, match=r"none\.parquet cannot be read"):
         rows(Trace(tmp_path / "none.parquet", "k", "t"))
+
+
+def test_events_arrive_when_rows_of_a_file_did(tmp_path):
+    path = written(tmp_path, "at\n1000\n1500\n1400\n2000\n")
+    block = rows(Source(10, TraceArrivals(path, "at", unit="ms", bound=100_000), start=7))
+    expected = [0, 500, 500, 1000, 1500, 2000, 2000, 2500, 3000, 3500]
+    assert block.arrival.tolist() == [7 + each * 1000 for each in expected]
+    sampler = TraceArrivals(path, "at", unit="ms", bound=100_000).sampler(np.random.default_rng(0))
+    assert [*sampler(3), *sampler(0), *sampler(7)] == [each * 1000 for each in expected]
+
+
+def test_a_trace_without_rows_has_no_arrivals(tmp_path):
+    with pytest.raises(InvalidArgument, match="has no rows"):
+        rows(Source(10, TraceArrivals(written(tmp_path, "at\n"), "at")))
+    with pytest.raises(InvalidArgument, match="unit is 'h'"):
+        TraceArrivals(tmp_path / "trace.csv", "at", unit="h")

@@ -6,7 +6,7 @@ from forebay.harness.distributions import Constant, Ecdf, Normal, Zipfian
 from forebay.harness.events import Source, Watermarks
 from forebay.harness.experiment import Experiment
 from forebay.harness.operators import IntervalJoin, SlidingHolistic
-from forebay.harness.traces import Trace
+from forebay.harness.traces import Trace, TraceArrivals
 
 WHOLE = """
 workload = "interval-join"
@@ -82,6 +82,12 @@ def test_an_ecdf_is_two_lists(tmp_path):
     assert read(tmp_path, f'workload = "aggregation"\n[[source]]\nevents = 5\nkeys = {keys}\n').streams[0].keys == Ecdf(
         (1, 2), (0.5, 1.0)
     )
+
+
+def test_arrivals_of_a_trace_are_beside_the_experiment(tmp_path):
+    arrivals = '{ kind = "trace", path = "log.csv", time = "at", unit = "s" }'
+    found = read(tmp_path, f'workload = "aggregation"\n[[source]]\nevents = 5\narrivals = {arrivals}\n')
+    assert found.streams[0].arrivals == TraceArrivals(tmp_path / "log.csv", "at", unit="s")
 
 
 @pytest.mark.parametrize(

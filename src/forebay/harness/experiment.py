@@ -30,13 +30,13 @@ from forebay.harness.durations import microseconds
 from forebay.harness.events import Source, Stream, Watermarks
 from forebay.harness.operators import WORKLOADS
 from forebay.harness.stores import MEMORY, STORES
-from forebay.harness.traces import Trace
+from forebay.harness.traces import Trace, TraceArrivals
 
 Table = Mapping[str, Any]
 Place = tuple[str | int, ...]
 """Where a setting is: names of tables and numbers within arrays of them."""
 
-ARRIVALS = {"constant": ConstantRate, "poisson": Poisson, "bursty": Bursty}
+ARRIVALS = {"constant": ConstantRate, "poisson": Poisson, "bursty": Bursty, "trace": TraceArrivals}
 KEYS = {
     "constant": Constant,
     "uniform": Uniform,
@@ -172,6 +172,8 @@ class _Reader:
         described, place = dict(self._table(table, name, place)), (*place, name)
         kind = kinds[self._one_of(described, "kind", kinds, place)]
         del described["kind"]
+        if kind is TraceArrivals and "path" in described:
+            described["path"] = self._path.parent / str(described["path"])
         return self.built(kind, described, place)
 
     def _value(self, known: Field[Any], value: Any, place: Place, durations: set[str]) -> Any:

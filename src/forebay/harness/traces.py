@@ -1,8 +1,8 @@
-"""Events from a file: any CSV or parquet that has a column of keys and a column of times."""
+"""Events from a file: any CSV or parquet that has a column of keys and a column of times. Or only when events arrive."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,3 +156,71 @@ class Trace:
             row = rows + int(np.argmin(np.asarray(column.is_valid()))) + 1
             raise InvalidArgument(f"{self.path}: row {row} has no {name}")
         return column
+
+
+@dataclass(frozen=True)
+class TraceArrivals:
+    r"""Events that arrive when the rows of a file did, counted from the first row, with keys and sizes of their own.
+
+    After the last row the file begins again, as much later as the last row was after the one before.
+
+    Attributes
+    ----------
+    path : Path
+        A CSV or parquet file.
+    time : str
+        The column of times.
+    unit : str
+        What numbers in it count: ``"us"``, ``"ms"`` or ``"s"``.
+    bound : int
+        By how many microseconds a row may be before the latest one so far; it then arrives together with that.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "log.csv"
+    >>> _ = path.write_text("at\n100\n103\n104\n")
+    >>> TraceArrivals(path, "at").sampler(np.random.default_rng(0))(7).tolist()
+    [0, 3, 4, 5, 8, 9, 10]
+    """
+
+    path: Path
+    time: str
+    unit: str = "us"
+    bound: int = 0
+
+    def __post_init__(self) -> None:
+        self._trace()
+
+    def sampler(self, random: np.random.Generator) -> Callable[[int], Times]:
+        """Gives the next so many instants at each call, counted from 0."""
+        blocks, waiting = self._instants(), np.zeros(0, np.int64)
+
+        def draw(count: int) -> Times:
+            nonlocal waiting
+            parts, missing = [waiting], count - len(waiting)
+            while missing > 0:
+                parts.append(next(blocks))
+                missing -= len(parts[-1])
+            instants = np.concatenate(parts)
+            waiting = instants[count:]
+            return instants[:count]
+
+        return draw
+
+    def _trace(self) -> Trace:
+        return Trace(self.path, self.time, self.time, unit=self.unit, bound=self.bound)
+
+    def _instants(self) -> Iterator[Times]:
+        begin = 0
+        while True:
+            first, last, gap = None, 0, 0
+            for block in self._trace().blocks():
+                first = int(block.arrival[0]) if first is None else first
+                instants = begin + block.arrival - first
+                gap = int(instants[-1]) - int(instants[-2] if len(instants) > 1 else last)
+                last = int(instants[-1])
+                yield instants
+            if first is None:
+                raise InvalidArgument(f"{self.path} has no rows, so no event arrives")
+            begin = last + gap
