@@ -1,3 +1,4 @@
+import gzip
 from datetime import UTC, datetime
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from forebay.errors import InvalidArgument
 from forebay.harness.events import Events, Source
+from forebay.harness.formats import FORMATS, trace_of
 from forebay.harness.traces import Trace, TraceArrivals
 
 
@@ -69,6 +71,7 @@ def test_a_file_is_read_in_blocks(tmp_path):
         ("k,t\n1,1\n", {"size": "n"}, "has no column n"),
         ("k,t,n\n1,1,x\n", {"size": "n"}, "sizes must be whole numbers"),
         ("", {}, "cannot be read"),
+        ("k,t\n1,1\n1,9223372036854775807\n", {}, "the time in row 2 is out of range"),
     ],
 )
 def test_a_bad_trace_is_an_error(tmp_path, text, settings, message):
@@ -95,3 +98,30 @@ def test_a_trace_without_rows_has_no_arrivals(tmp_path):
         rows(Source(10, TraceArrivals(written(tmp_path, "at\n"), "at")))
     with pytest.raises(InvalidArgument, match="unit is 'h'"):
         TraceArrivals(tmp_path / "trace.csv", "at", unit="h")
+
+
+SAMPLES = {
+    "borg-jobs": "600000000,,63,0,u,2,n,l\n600000007,,63,4,u,2,n,l\n",
+    "borg-tasks": "600000000,2,63,1,85,1,u,2,9,0.5,0.1,0.001,0\n600000007,,63,1,85,4,u,2,9,,,,\n",
+    "azure-vms": "vm1,s1,d1,600,900,99.0,3.4,9.9,Delay-insensitive,2,4\nvm2,s1,d1,607,2591700,99.0,3.4,9.9,Unknown,2,4\n",
+    "taxi-pickups": "medallion, hack_license, pickup_datetime\nA1,B,2013-01-01 00:00:00\nA1,B,2013-01-01 00:00:07\n",
+    "taxi-dropoffs": "medallion,pickup_datetime,dropoff_datetime\nA1,2013-01-01 00:00:00,2013-01-01 00:10:00\n"
+    "A1,2013-01-01 00:10:05,2013-01-01 00:10:07\n",
+}
+
+
+@pytest.mark.parametrize("form", list(FORMATS))
+def test_public_traces_are_read(tmp_path, form):
+    (tmp_path / "plain.csv").write_text(SAMPLES[form])
+    with gzip.open(tmp_path / "small.csv.gz", "wt") as file:
+        file.write(SAMPLES[form])
+    for name in ("plain.csv", "small.csv.gz"):
+        block = rows(trace_of(tmp_path / name, form))
+        assert block.key[0] == block.key[1]
+        assert block.time[1] - block.time[0] in (7, 7_000_000)
+        assert block.final.tolist() == [False, form == "borg-jobs"]
+
+
+def test_an_unknown_format_is_an_error(tmp_path):
+    with pytest.raises(InvalidArgument, match="format is 'borg'; it must be one of borg-jobs"):
+        trace_of(tmp_path / "trace.csv", "borg")

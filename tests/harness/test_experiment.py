@@ -5,6 +5,7 @@ from forebay.harness.arrivals import Bursty, Poisson
 from forebay.harness.distributions import Constant, Ecdf, Normal, Zipfian
 from forebay.harness.events import Source, Watermarks
 from forebay.harness.experiment import Experiment
+from forebay.harness.formats import trace_of
 from forebay.harness.operators import IntervalJoin, SlidingHolistic
 from forebay.harness.traces import Trace, TraceArrivals
 
@@ -82,6 +83,15 @@ def test_an_ecdf_is_two_lists(tmp_path):
     assert read(tmp_path, f'workload = "aggregation"\n[[source]]\nevents = 5\nkeys = {keys}\n').streams[0].keys == Ecdf(
         (1, 2), (0.5, 1.0)
     )
+
+
+def test_a_public_trace_is_named_by_its_format(tmp_path):
+    text = 'workload = "aggregation"\n[[source]]\ntrace = "jobs.csv"\nformat = "FORM"\nbound = "1 second"\n'
+    assert read(tmp_path, text.replace("FORM", "borg-jobs")).streams == (
+        trace_of(tmp_path / "jobs.csv", "borg-jobs", bound=1_000_000),
+    )
+    with pytest.raises(InvalidArgument, match=r"toml:4: format is 'borg'; it must be one of borg-jobs"):
+        read(tmp_path, text.replace("FORM", "borg"))
 
 
 def test_arrivals_of_a_trace_are_beside_the_experiment(tmp_path):

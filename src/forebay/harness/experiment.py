@@ -28,6 +28,7 @@ from forebay.harness.distributions import (
 from forebay.harness.driver import Operator
 from forebay.harness.durations import microseconds
 from forebay.harness.events import Source, Stream, Watermarks
+from forebay.harness.formats import FORMATS
 from forebay.harness.operators import WORKLOADS
 from forebay.harness.stores import MEMORY, STORES
 from forebay.harness.traces import Trace, TraceArrivals
@@ -161,6 +162,9 @@ class _Reader:
         )
         if "trace" in table:
             given["path"] = self._path.parent / str(given.pop("trace"))
+            if "format" in table:
+                given = {**FORMATS[self._one_of(table, "format", FORMATS, place)], **given}
+                del given["format"]
             return self.built(Trace, given, place)
         for name, kinds in (("arrivals", ARRIVALS), ("keys", KEYS), ("sizes", SIZES)):
             if name in table:
@@ -184,7 +188,11 @@ class _Reader:
             except InvalidArgument as error:
                 self.wrong(place, f"{name}: {error}")
         if kind.startswith(("Sequence", "tuple")):
-            return tuple(value) if isinstance(value, list) else self.wrong(place, f"{name} is {value!r}; it must be a list")
+            return (
+                tuple(value)
+                if isinstance(value, list | tuple)
+                else self.wrong(place, f"{name} is {value!r}; it must be a list")
+            )
         accepted = [each for each in _TYPES if each in kind.split(" | ")]
         if accepted and not any(_TYPES[each](value) for each in accepted):
             self.wrong(place, f"{name} is {value!r}; it must be {' or '.join(_SAID[each] for each in accepted)}")

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from forebay.errors import InvalidArgument
-from forebay.harness.events import BLOCK, Events, Times, Watermarks
+from forebay.harness.events import BLOCK, END, Events, Times, Watermarks
 from forebay.store.identity import identities
 
 UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
@@ -78,6 +78,12 @@ class Trace:
         follow, rows, latest = self.watermarks.follower(), 0, None
         for batch in self._batches():
             time = self._times(batch, rows)
+            distant = np.flatnonzero((time > END // 2) | (time < -END // 2))
+            if len(distant):
+                row = rows + int(distant[0]) + 1
+                raise InvalidArgument(
+                    f"{self.path}: the time in row {row} is out of range; leave such rows out of the trace"
+                )
             latest = time[0] if latest is None else latest
             arrival = np.maximum.accumulate(np.maximum(time, latest))
             behind = np.flatnonzero(arrival - time > self.bound)
@@ -111,8 +117,12 @@ class Trace:
             with pyarrow.csv.open_csv(
                 self.path, reading, convert_options=pyarrow.csv.ConvertOptions(column_types=text)
             ) as file:
-                self._require(wanted, file.schema.names)
-                yield from (batch.select(wanted) for batch in file if batch.num_rows)
+                names = [name.strip() for name in file.schema.names]
+                self._require(wanted, names)
+                places = [names.index(name) for name in wanted]
+                for batch in file:
+                    if batch.num_rows:
+                        yield pa.RecordBatch.from_arrays([batch.column(place) for place in places], wanted)
         except (OSError, pa.ArrowException) as error:
             raise InvalidArgument(f"the trace {self.path} cannot be read: {error}") from error
 
