@@ -68,6 +68,13 @@ def test_a_store_that_is_not_installed_names_the_extra(name, package, tmp_path, 
         open_store(name, tmp_path)
 
 
+def test_what_a_store_of_ones_own_lacks_is_named(tmp_path, monkeypatch):
+    (tmp_path / "lacking_store.py").write_text("import no_such_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidArgument, match="lacking_store:Store needs no_such_package, which is not installed"):
+        open_store("lacking_store:Store", tmp_path)
+
+
 def test_aligned_windows_have_one_length(tmp_path):
     store = open_store("forebay-aar", tmp_path)
     with pytest.raises(InvalidArgument, match="all of one length"):

@@ -218,6 +218,13 @@ def test_bad_settings_are_errors(make, message):
         make()
 
 
+def test_a_driver_runs_once():
+    driver = Driver(Aggregation())
+    list(driver.accesses([Source(5)]))
+    with pytest.raises(InvalidArgument, match="make another one"):
+        list(driver.accesses([Source(5)]))
+
+
 def test_no_events_are_no_accesses():
     assert list(Driver(Aggregation()).accesses([Source(0)])) == []
 

@@ -46,6 +46,14 @@ def test_generate_writes_a_trace_that_analyse_describes_and_run_replays(experime
     assert "sqlite" in invoke("run", experiment)
 
 
+def test_ycsb_drives_stores_or_writes_a_trace(tmp_path):
+    output = invoke("ycsb", "f", "--operations", 2000, "--store", "dict", "--store", "sqlite")
+    for shown in ("YCSB F, zipfian", "dict", "sqlite", "accesses/s"):
+        assert shown in output
+    invoke("ycsb", "c", "--operations", 2000, "--requests", "latest", "--out", tmp_path / "trace.arrow")
+    assert "1.000" in invoke("analyse", tmp_path / "trace.arrow")
+
+
 def test_a_log_of_gadget_is_analysed(tmp_path):
     (tmp_path / "gadget.log").write_text("1 get 4 000 g f\n2 put 4 000 g f\n")
     assert "0.500" in invoke("analyse", tmp_path / "gadget.log")
@@ -58,6 +66,9 @@ def test_a_log_of_gadget_is_analysed(tmp_path):
         (("generate", "{experiment}", "{experiment}"), "exists already"),
         (("analyse", "{dir}/none.arrow"), "there is no trace"),
         (("analyse", "{experiment}"), "not an Arrow file"),
+        (("ycsb", "g"), "there is no core workload 'g'; there are a, b, c, d, e, f"),
+        (("ycsb", "a", "--requests", "zipf"), "requests is 'zipf'"),
+        (("ycsb", "a", "--out", "{experiment}"), "exists already"),
         (("run", "{experiment}", "--store", "berkeley"), "there is no store 'berkeley'"),
         (("run", "{experiment}", "--store", "forebay-rmw", "--trace", "{dir}/none.arrow"), "there is no trace"),
     ],

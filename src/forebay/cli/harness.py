@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -140,6 +141,47 @@ def run(
         if results[name].interrupted:
             break
     _report_run(str(trace or described.workload), results)
+    if any(measured.interrupted for measured in results.values()):
+        raise SystemExit(INTERRUPTED)
+
+
+@harness.command()
+def ycsb(
+    workload: Annotated[str, typer.Argument(help="A core workload of YCSB, a to f.")],
+    store: Annotated[list[str] | None, typer.Option(help="A store to drive. Repeat for more.")] = None,
+    records: Annotated[int, typer.Option(help="Keys that are loaded before the run.")] = 1000,
+    operations: Annotated[int, typer.Option(help="Operations of the run.")] = 100_000,
+    size: Annotated[int, typer.Option(help="Bytes of a value.")] = 256,
+    requests: Annotated[str | None, typer.Option(help="What keys are drawn from, if not what the workload says.")] = None,
+    memory_mb: Annotated[int, typer.Option(help="Memory of each store.", min=1)] = 256,
+    seed: Annotated[int, typer.Option(help="Another one gives other operations.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the accesses to this file instead of driving stores.")] = None,
+) -> None:
+    """Drive stores with a core workload of YCSB, for contrast. Loading does not count."""
+    from forebay.harness.access import write
+    from forebay.harness.evaluator import evaluate
+    from forebay.harness.stores import open_store
+    from forebay.harness.ycsb import CORE
+
+    if workload not in CORE:
+        raise InvalidArgument(f"there is no core workload {workload!r}; there are {', '.join(CORE)}")
+    chosen = requests or CORE[workload].requests
+    described = replace(CORE[workload], requests=chosen, records=records, operations=operations, size=size, seed=seed)
+    if out is not None:
+        if out.exists():
+            raise InvalidArgument(f"{out} exists already; name a file that does not")
+        console.print(f"{write(out, described.run()):,} accesses in {out}")
+        return
+    results: dict[str, Measured] = {}
+    for name in store or ["dict"]:
+        with tempfile.TemporaryDirectory(prefix="forebay-harness-") as place:
+            opened = open_store(name, Path(place), memory_mb << 20)
+            try:
+                evaluate(opened, described.load())
+                results[name] = evaluate(opened, described.run())
+            finally:
+                opened.close()
+    _report_run(f"YCSB {workload.upper()}, {chosen}", results)
     if any(measured.interrupted for measured in results.values()):
         raise SystemExit(INTERRUPTED)
 

@@ -1,6 +1,6 @@
 """What a state access stream is like: the measures of Gadget's sections 3 and 4.
 
-All of it works on a whole trace in memory: 57 bytes per access, and 16 more for each measure.
+All of it works on a whole trace in memory, and takes about a hundred bytes per access.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Operator(ABC):
 
 
 class Driver:
-    """Turns events into the state accesses of an operator.
+    """Turns events into the state accesses of an operator, once.
 
     Parameters
     ----------
@@ -176,6 +176,8 @@ class Driver:
         drain : bool
             At the end all windows expire, as at the end of a stream in Flink.
         """
+        if self.events:
+            raise InvalidArgument("this driver has run already, and its watermark is at the end; make another one")
         if len(streams) < self.operator.inputs:
             name, inputs = type(self.operator).__name__, self.operator.inputs
             raise InvalidArgument(f"{name} has {inputs} inputs; give it as many sources, not {len(streams)}")

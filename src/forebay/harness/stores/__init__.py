@@ -54,6 +54,8 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     except ModuleNotFoundError as error:
         if name in STORES:
             raise InvalidArgument(f"the store {name} needs {error.name}; pip install 'forebay[harness]'") from error
+        if error.name and not f"{module}.".startswith(f"{error.name}."):
+            raise InvalidArgument(f"the store {name} needs {error.name}, which is not installed") from error
         kind = None
     except (AttributeError, ValueError):
         kind = None
