@@ -45,21 +45,25 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     >>> store.merge(b"k", b"one"); store.merge(b"k", b"two"); store.get(b"k")
     b'onetwo'
     """
+    try:
+        kind = _class(name)
+        return kind(directory, memory)
+    except ModuleNotFoundError as error:
+        how = "pip install 'forebay[harness]'" if name in STORES else "install it"
+        raise InvalidArgument(f"the store {name} needs {error.name}; {how}") from error
+
+
+def _class(name: str) -> type[Connector]:
+    module, _, cls = name.partition(":")
     if name in STORES:
         module, cls = f"{__name__}.{STORES[name][0]}", STORES[name][1]
-    else:
-        module, _, cls = name.partition(":")
     try:
-        kind = getattr(import_module(module), cls)
+        found: type[Connector] = getattr(import_module(module), cls)
     except ModuleNotFoundError as error:
-        if name in STORES:
-            raise InvalidArgument(f"the store {name} needs {error.name}; pip install 'forebay[harness]'") from error
         if error.name and not f"{module}.".startswith(f"{error.name}."):
-            raise InvalidArgument(f"the store {name} needs {error.name}, which is not installed") from error
-        kind = None
+            raise  # it is there, and needs what is not
     except (AttributeError, ValueError):
-        kind = None
-    if kind is None:
-        raise InvalidArgument(f"there is no store {name!r}; use one of {', '.join(STORES)}, or module:Class")
-    store: Connector = kind(directory, memory)
-    return store
+        pass
+    else:
+        return found
+    raise InvalidArgument(f"there is no store {name!r}; use one of {', '.join(STORES)}, or module:Class")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ class Connector(ABC):
     b'V'
     """
 
-    errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+    errors: tuple[type[Exception], ...] = (OSError,)
     """What the store raises when it cannot write, as on a full disk."""
 
     def __init__(self, directory: Path, memory: int) -> None:  # noqa: B027  # a store need not do anything here

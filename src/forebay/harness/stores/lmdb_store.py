@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import lmdb
-
 from forebay.harness.stores.connector import Connector
 
 _TRANSACTION = 4096
@@ -16,9 +14,10 @@ _MAP_BYTES = 1 << 40
 class Lmdb(Connector):
     """One database. A merge reads the value and writes it again."""
 
-    errors = (OSError, lmdb.Error)
-
     def __init__(self, directory: Path, memory: int) -> None:
+        import lmdb
+
+        self.errors = (OSError, lmdb.Error)
         self._environment = lmdb.open(str(directory), map_size=_MAP_BYTES, sync=False, metasync=False, lock=False)
         self._begin()
 

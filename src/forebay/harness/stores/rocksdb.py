@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteOptions
-
 from forebay.harness.stores.connector import Connector
 
 _NUMBER_BYTES = 8
@@ -21,6 +19,8 @@ class RocksDB(Connector):
     errors = (Exception,)  # rocksdict has no errors of its own
 
     def __init__(self, directory: Path, memory: int) -> None:
+        from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteOptions
+
         options, blocks = Options(raw_mode=True), BlockBasedOptions()
         options.set_write_buffer_size(memory * 2 // 5)
         options.set_max_write_buffer_number(2)
