@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import StateDirectoryError
+from forebay.harness import evaluator
 from forebay.harness.access import DELETE, GET, MERGE, PUT, Operation, accesses
 from forebay.harness.arrivals import Poisson
 from forebay.harness.distributions import Uniform
@@ -91,6 +92,17 @@ def test_aligned_windows_find_the_same_in_the_aligned_store(tmp_path):
         stores = [open_store("dict", tmp_path), open_store("forebay-aar", tmp_path / name)]
         found = [evaluate(store, batches).found for store in stores]
         assert found[0] == found[1] > 0
+
+
+def test_memory_and_disk_are_sampled(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator, "SAMPLE_SECONDS", 0)
+    store = open_store("sqlite", tmp_path)
+    batches = [accesses([(PUT, 0, key, 0, 10, 1000, 0) for key in range(begin, begin + 3000)]) for begin in (0, 3000, 6000)]
+    samples = evaluate(store, batches, directory=tmp_path).samples
+    store.close()
+    assert [sample.accesses for sample in samples] == [3000, 6000, 9000, 9000]
+    assert samples[0].disk < samples[-1].disk
+    assert samples[-1].disk > 4_000_000
 
 
 def test_an_interrupted_run_has_what_was_done_before():

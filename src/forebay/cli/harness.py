@@ -120,7 +120,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Accesses to replay instead of those of the file's workload.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Where stores work; by default where temporary files go.")] = None,
 ) -> None:
-    """Drive stores with the accesses of an experiment: throughput, and latencies of each operation in microseconds.
+    """Drive stores with the accesses of an experiment: throughput, latencies in microseconds, most memory and disk.
 
     Ctrl-C ends the run of a store early; its figures are of what was done until then.
     """
@@ -135,7 +135,7 @@ def run(
             opened = open_store(name, Path(place), described.memory)
             try:
                 with _progress(name, None if trace else _events(described)) as progress:
-                    results[name] = evaluate(opened, _accesses(described, trace, progress), described.rate)
+                    results[name] = evaluate(opened, _accesses(described, trace, progress), described.rate, Path(place))
             finally:
                 opened.close()
         if results[name].interrupted:
@@ -178,7 +178,7 @@ def ycsb(
             opened = open_store(name, Path(place), memory_mb << 20)
             try:
                 evaluate(opened, described.load())
-                results[name] = evaluate(opened, described.run())
+                results[name] = evaluate(opened, described.run(), directory=Path(place))
             finally:
                 opened.close()
     _report_run(f"YCSB {workload.upper()}, {chosen}", results)
@@ -255,17 +255,13 @@ def _report_made(experiment: Experiment, driver: Driver, counted: _Counted) -> N
 
 
 def _report_run(title: str, results: dict[str, Measured]) -> None:
-    totals = Table("store", "accesses", "seconds", "accesses/s", "gets that found", title=title)
+    totals = Table("store", "accesses", "seconds", "accesses/s", "gets that found", "memory MB", "disk MB", title=title)
     latencies: Table | None = None
     for name, measured in results.items():
         note = " (interrupted)" if measured.interrupted else ""
-        totals.add_row(
-            name + note,
-            f"{measured.accesses:,}",
-            f"{measured.seconds:.2f}",
-            f"{measured.throughput:,.0f}",
-            f"{measured.found:,}",
-        )
+        figures = [f"{measured.accesses:,}", f"{measured.seconds:.2f}", f"{measured.throughput:,.0f}", f"{measured.found:,}"]
+        most = (max(each.memory for each in measured.samples), max(each.disk for each in measured.samples))
+        totals.add_row(name + note, *figures, *(f"{each / (1 << 20):,.1f}" for each in most))
         for row in measured.rows():
             if latencies is None:
                 latencies = Table("store", *row, title="latencies in microseconds")

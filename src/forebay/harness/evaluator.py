@@ -1,4 +1,4 @@
-"""How well a store serves accesses: throughput, and the latency of each operation.
+"""How well a store serves accesses: throughput, the latency of each operation, memory and disk over time.
 
 One Python loop drives every store, with keys and values that were made before. The clock is read once per access, within the
 time that counts. What Python itself costs is therefore the same for each store, and shows in the row of the dict.
@@ -6,9 +6,12 @@ time that counts. What Python itself costs is therefore the same for each store,
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +23,31 @@ from forebay.harness.stores import Connector
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 
+SAMPLE_SECONDS = 0.1
+"""How far samples of memory and disk are apart at least; they are taken between batches, and do not count as time."""
+
 _SEED = 18
+
+
+class Sample(NamedTuple):
+    """What a store takes at one time.
+
+    Attributes
+    ----------
+    accesses : int
+        How many there had been.
+    seconds : float
+        How long they had taken.
+    memory : int
+        Bytes of the process that are resident, less what it had before the run. The harness's own batches are in it.
+    disk : int
+        Bytes of the files in the store's directory.
+    """
+
+    accesses: int
+    seconds: float
+    memory: int
+    disk: int
 
 
 @dataclass
@@ -39,6 +66,8 @@ class Measured:
         How many gets found a value.
     interrupted : bool
         The run was ended from the keyboard; all else is of the accesses before.
+    samples : list of Sample
+        Memory and disk over time; the last one is at the end.
     """
 
     accesses: int = 0
@@ -46,6 +75,7 @@ class Measured:
     latencies: Mapping[Operation, Histogram] = field(default_factory=lambda: {each: Histogram() for each in Operation})
     found: int = 0
     interrupted: bool = False
+    samples: list[Sample] = field(default_factory=list)
 
     @property
     def throughput(self) -> float:
@@ -62,7 +92,9 @@ class Measured:
         return rows
 
 
-def evaluate(store: Connector, batches: Iterable[pa.RecordBatch], rate: float | None = None) -> Measured:
+def evaluate(
+    store: Connector, batches: Iterable[pa.RecordBatch], rate: float | None = None, directory: Path | None = None
+) -> Measured:
     """Drive a store with accesses, and measure it.
 
     Parameters
@@ -73,6 +105,8 @@ def evaluate(store: Connector, batches: Iterable[pa.RecordBatch], rate: float | 
         The accesses, made while the store waits: the time that this takes does not count.
     rate : float or None
         Accesses per second, or as fast as the store takes them.
+    directory : Path or None
+        The store's directory, whose files are counted; without it the samples have none.
 
     Raises
     ------
@@ -89,17 +123,38 @@ def evaluate(store: Connector, batches: Iterable[pa.RecordBatch], rate: float | 
     >>> measured.accesses, measured.found, [row["operation"] for row in measured.rows()]
     (2, 1, ['GET', 'PUT'])
     """
-    measured, values = Measured(), _Values()
+    measured, values, before, sampled = Measured(), _Values(), _resident(), time.monotonic()
     try:
         for batch in replay(batches, rate):
             _serve(store, batch, values, measured)
+            if time.monotonic() >= sampled + SAMPLE_SECONDS:
+                _sample(measured, before, directory)
+                sampled = time.monotonic()
     except KeyboardInterrupt:
         measured.interrupted = True
     except ForebayError:
         raise
     except store.errors as error:
         raise StateDirectoryError(f"{type(store).__name__} failed after {measured.accesses:,} accesses: {error}") from error
+    _sample(measured, before, directory)
     return measured
+
+
+def _sample(measured: Measured, before: int, directory: Path | None) -> None:
+    sizes = (path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory else ()
+    try:
+        disk = sum(sizes)
+    except FileNotFoundError:  # the store has just removed one
+        disk = measured.samples[-1].disk if measured.samples else 0
+    measured.samples.append(Sample(measured.accesses, measured.seconds, _resident() - before, disk))
+
+
+def _resident() -> int:
+    """Bytes of this process that are in memory; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def _serve(store: Connector, batch: pa.RecordBatch, values: _Values, measured: Measured) -> None:
