@@ -54,6 +54,24 @@ def test_ycsb_drives_stores_or_writes_a_trace(tmp_path):
     assert "1.000" in invoke("analyse", tmp_path / "trace.arrow")
 
 
+def test_a_limit_ends_a_generation(experiment, tmp_path):
+    experiment.write_text("limit = 321\n" + experiment.read_text())
+    assert "│ 321" in invoke("generate", experiment, tmp_path / "trace.arrow")
+    assert sum(batch.num_rows for batch in read(tmp_path / "trace.arrow")) == 321
+
+
+def test_a_configuration_of_gadget_is_an_experiment(tmp_path):
+    prefix = "first.event.generator"
+    gap = (
+        f"{prefix}.event.occurrence.gap.distrib.type = constant\n{prefix}.event.occurrence.gap.distrib.params.constant = 1\n"
+    )
+    (tmp_path / "config.txt").write_text(
+        f"{prefix}.type = gadget\n{prefix}.key.popularity.distrib.type = constant\n{gap}"
+        "operator.type = continuous.aggregation\nexpected.num.operations = 500\n"
+    )
+    assert "500" in invoke("run", tmp_path / "config.txt")
+
+
 def test_a_log_of_gadget_is_analysed(tmp_path):
     (tmp_path / "gadget.log").write_text("1 get 4 000 g f\n2 put 4 000 g f\n")
     assert "0.500" in invoke("analyse", tmp_path / "gadget.log")

@@ -30,7 +30,7 @@ harness = typer.Typer(
 )
 console = Console()
 
-ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file; see docs/harness.md.")]
+ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file, see docs/harness.md; or a config.txt of Gadget.")]
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -55,9 +55,8 @@ def generate(
     """Write the state accesses of an experiment to a file. Ctrl-C ends it early; what was made until then stays."""
     from forebay.harness.access import write
     from forebay.harness.driver import Driver
-    from forebay.harness.experiment import Experiment
 
-    described = Experiment.read(experiment)
+    described = _read(experiment)
     if out.exists():
         raise InvalidArgument(f"{out} exists already; name a file that does not")
     driver = Driver(described.operator)
@@ -125,10 +124,9 @@ def run(
     Ctrl-C ends the run of a store early; its figures are of what was done until then.
     """
     from forebay.harness.evaluator import evaluate
-    from forebay.harness.experiment import Experiment
     from forebay.harness.stores import open_store
 
-    described = Experiment.read(experiment)
+    described = _read(experiment)
     results: dict[str, Measured] = {}
     for name in store or described.stores:
         with tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=directory) as place:
@@ -186,6 +184,14 @@ def ycsb(
         raise SystemExit(INTERRUPTED)
 
 
+def _read(path: Path) -> Experiment:
+    """An experiment of ours, or one of Gadget's configurations."""
+    from forebay.harness.experiment import Experiment
+    from forebay.harness.gadget_config import read_gadget_config
+
+    return read_gadget_config(path) if path.suffix == ".txt" else Experiment.read(path)
+
+
 class _Progress:
     def __init__(self, bar: Progress, name: str, total: int | None) -> None:
         self._bar, self._task = bar, bar.add_task(name, total=total)
@@ -208,7 +214,9 @@ def _events(experiment: Experiment) -> int | None:
 
 
 def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Iterator[pa.RecordBatch]:
-    for batch in driver.accesses(experiment.streams):
+    from forebay.harness.access import limited
+
+    for batch in limited(driver.accesses(experiment.streams), experiment.limit):
         progress.reach(driver.events)
         yield batch
 

@@ -116,6 +116,23 @@ def read(path: Path) -> Iterator[pa.RecordBatch]:
         raise CorruptState(f"{path} is not an Arrow file, or is cut off: {error}") from error
 
 
+def limited(batches: Iterable[pa.RecordBatch], count: int | None) -> Iterator[pa.RecordBatch]:
+    """The first so many accesses, or all.
+
+    Examples
+    --------
+    >>> batch = accesses([(GET, 0, 1, 0, 0, 0, 5)] * 3)
+    >>> [part.num_rows for part in limited([batch, batch, batch], 5)]
+    [3, 2]
+    """
+    for batch in batches:
+        if count is not None and batch.num_rows >= count:
+            yield batch.slice(0, count)
+            return
+        yield batch
+        count = None if count is None else count - batch.num_rows
+
+
 def replay(
     batches: Iterable[pa.RecordBatch],
     rate: float | None = None,

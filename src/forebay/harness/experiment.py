@@ -51,7 +51,7 @@ KEYS = {
 SIZES = {"constant": Constant, "uniform": Uniform, "normal": Normal, "ecdf": Ecdf}
 
 _DURATIONS = {"bound", "start", "burst", "pause", "interval", "delay", "slide", "lateness", "gap", "lower", "upper"}
-_TOP = ("workload", "operator", "source", "stores", "memory_mb", "rate")
+_TOP = ("workload", "operator", "source", "stores", "memory_mb", "rate", "limit")
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]")
 _SETTING = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+)["']?\s*=""")
 
@@ -74,6 +74,8 @@ class Experiment:
         Bytes that each store may take.
     rate : float or None
         Accesses per second at which stores are driven, or as fast as they go.
+    limit : int or None
+        How many accesses are made at most.
     """
 
     workload: str
@@ -82,6 +84,7 @@ class Experiment:
     stores: tuple[str, ...] = ("dict",)
     memory: int = MEMORY
     rate: float | None = None
+    limit: int | None = None
 
     @classmethod
     def read(cls, path: Path) -> Experiment:
@@ -132,7 +135,10 @@ class _Reader:
             self.wrong(("memory_mb",), f"memory_mb is {memory!r}; it must be a number, and at least 1")
         if rate is not None and (not _is_number(rate) or rate <= 0):
             self.wrong(("rate",), f"rate is {rate!r}; it must be a number of accesses per second above 0")
-        return Experiment(workload, operator, streams, tuple(names), int(memory * (1 << 20)), rate)
+        limit = tables.get("limit")
+        if limit is not None and (not _TYPES["int"](limit) or limit < 1):
+            self.wrong(("limit",), f"limit is {limit!r}; it must be a whole number of accesses above 0")
+        return Experiment(workload, operator, streams, tuple(names), int(memory * (1 << 20)), rate, limit)
 
     def built(self, kind: Callable[..., Any], table: Table, place: Place, durations: set[str] | None = None) -> Any:
         """An object of a dataclass whose fields a table gives."""
