@@ -227,6 +227,9 @@ def test_a_driver_runs_once():
 
 def test_no_events_are_no_accesses():
     assert list(Driver(Aggregation()).accesses([Source(0)])) == []
+    assert list(Driver(IntervalJoin()).accesses([Source(0), Source(0)])) == []
+    assert counts(driven(IntervalJoin(), Source(0), Source(1))) == [1, 1, 0, 1]
+    assert list(Driver(Aggregation()).accesses([stream([])])) == []
 
 
 def test_the_harness_needs_no_spark():

@@ -70,6 +70,8 @@ def test_a_file_is_read_in_blocks(tmp_path):
         ("k,t\n1,1\n", {"unit": "h"}, "unit is 'h'; it must be one of us, ms, s"),
         ("k,t\n1,1\n", {"size": "n"}, "has no column n"),
         ("k,t,n\n1,1,x\n", {"size": "n"}, "sizes must be whole numbers"),
+        ("k,t,n\n1,1,-4\n", {"size": "n"}, "n is -4 in one of the rows"),
+        ("k,t\n1,1\n", {"size": -1}, "size is -1"),
         ("", {}, "cannot be read"),
         ("k,t\n1,1\n1,9223372036854775807\n", {}, "the time in row 2 is out of range"),
     ],

@@ -68,6 +68,8 @@ def test_the_latest_keys_are_the_most_frequent():
     ("make", "message"),
     [
         (lambda: Uniform(5, 3), "low is 5 and high is 3"),
+        (lambda: Normal(-1, 2), "mean is -1"),
+        (lambda: Normal(1, float("inf")), "deviation is inf"),
         (lambda: Zipfian(0), "zipfian: keys is 0"),
         (lambda: Zipfian(10, 0), "exponent is 0"),
         (lambda: Hotspot(10, hot_share=2), "hot_share is 2"),

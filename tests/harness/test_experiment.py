@@ -120,6 +120,7 @@ def test_arrivals_of_a_trace_are_beside_the_experiment(tmp_path):
         ('interval = "10 seconds"', "interval = 0", 24, "must be above 0"),
         ('unit = "s"', 'unit = "h"', 27, "unit is 'h'"),
         ('["what", "END"]', '"END"', 31, "final is 'END'; it must be a list"),
+        ('["what", "END"]', '["what", 4]', 31, "it must be a list, and each of it text"),
         ("[operator]", "[operater]", 7, "there is no setting operater"),
         ('workload = "interval-join"', 'workload = "aggregation"', 8, "there is no setting lower; there are none"),
     ],

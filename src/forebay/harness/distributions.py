@@ -82,8 +82,9 @@ class Normal:
     deviation: float
 
     def __post_init__(self) -> None:
-        _require(self.mean >= 0, f"normal: mean is {self.mean}; it must be at least 0")
-        _require(self.deviation >= 0, f"normal: deviation is {self.deviation}; it must be at least 0")
+        for name in ("mean", "deviation"):
+            value = getattr(self, name)
+            _require(0 <= value < 1 << 40, f"normal: {name} is {value}; it must be at least 0, and below a terabyte")
 
     def sampler(self, random: np.random.Generator) -> Sampler:
         """A source of numbers that begins anew."""

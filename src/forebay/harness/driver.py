@@ -197,7 +197,7 @@ class Driver:
         yield from self._flush()
 
     def _drive(self, rows: Assigned, columns: tuple[npt.NDArray[Any], ...]) -> Iterator[pa.RecordBatch]:
-        given = tuple(np.ascontiguousarray(each) for each in rows)
+        given = tuple(np.ascontiguousarray(each, np.int64) for each in rows)
         block = tuple(np.ascontiguousarray(each) for each in columns)
         row = 0
         while True:

@@ -213,10 +213,10 @@ def merged(streams: Sequence[Stream]) -> Iterator[Events]:
     >>> sum(len(block) for block in merged([left, right]))
     150
     """
-    if len(streams) == 1:
-        yield from streams[0].blocks()
+    sources = [filter(len, stream.blocks()) for stream in streams]
+    if len(sources) == 1:
+        yield from sources[0]
         return
-    sources = [stream.blocks() for stream in streams]
     waiting = [next(source, None) for source in sources]
     reached = np.full(len(streams), BEGINNING, np.int64)
     while any(block is not None for block in waiting):

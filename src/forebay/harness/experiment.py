@@ -194,11 +194,10 @@ class _Reader:
             except InvalidArgument as error:
                 self.wrong(place, f"{name}: {error}")
         if kind.startswith(("Sequence", "tuple")):
-            return (
-                tuple(value)
-                if isinstance(value, list | tuple)
-                else self.wrong(place, f"{name} is {value!r}; it must be a list")
-            )
+            element = next(each for each in _TYPES if each in kind)
+            if not isinstance(value, list | tuple) or not all(map(_TYPES[element], value)):
+                self.wrong(place, f"{name} is {value!r}; it must be a list, and each of it {_SAID[element]}")
+            return tuple(value)
         accepted = [each for each in _TYPES if each in kind.split(" | ")]
         if accepted and not any(_TYPES[each](value) for each in accepted):
             self.wrong(place, f"{name} is {value!r}; it must be {' or '.join(_SAID[each] for each in accepted)}")

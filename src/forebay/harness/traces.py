@@ -70,6 +70,8 @@ class Trace:
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise InvalidArgument(f"trace: unit is {self.unit!r}; it must be one of {', '.join(UNITS)}")
+        if isinstance(self.size, int) and self.size < 0:
+            raise InvalidArgument(f"trace: size is {self.size}; it must be at least 0")
         if self.bound < 0:
             raise InvalidArgument(f"trace: bound is {self.bound}; it must be at least 0, in microseconds")
 
@@ -153,7 +155,10 @@ class Trace:
         column = self._whole(batch[self.size], self.size, rows)
         if not pa.types.is_integer(column.type):
             raise InvalidArgument(f"{self.path}: {self.size} is {column.type}; sizes must be whole numbers")
-        return np.asarray(column.cast(pa.int64()))
+        sizes = np.asarray(column.cast(pa.int64()))
+        if (sizes < 0).any():
+            raise InvalidArgument(f"{self.path}: {self.size} is {sizes.min()} in one of the rows; it must be at least 0")
+        return sizes
 
     def _final(self, batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         if self.final is None:
