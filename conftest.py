@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 settings.register_profile("same", derandomize=True, deadline=None)  # what is compiled takes long when it is first called
 settings.register_profile("random", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("same")
-pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archives")
+pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archives", "forebay.testing.connectors")
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 

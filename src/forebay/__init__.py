@@ -1,7 +1,7 @@
 """forebay: a semantic-aware state store for PySpark Structured Streaming.
 
-Public are the names that are exported here, and `forebay.errors`, `forebay.nexmark`, `forebay.store.listing` and
-`forebay.testing`. All other modules are internal and may change with any release.
+Public are the names that are exported here, and `forebay.errors`, `forebay.harness`, `forebay.nexmark`,
+`forebay.store.listing` and `forebay.testing`. All other modules are internal and may change with any release.
 """
 
 from forebay.aggregates.functions import (

@@ -1,4 +1,4 @@
-"""The command line: ``forebay cluster ...``, ``forebay nexmark ...`` and ``forebay state ...``."""
+"""The command line: ``forebay cluster``, ``forebay harness``, ``forebay nexmark`` and ``forebay state``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from forebay.cli.cluster import cluster
+from forebay.cli.harness import harness
 from forebay.cli.nexmark import nexmark
 from forebay.cli.state import state
 from forebay.errors import ForebayError
 
 app = typer.Typer(no_args_is_help=True, help="A semantic-aware state store for PySpark Structured Streaming.")
 app.add_typer(cluster, name="cluster")
+app.add_typer(harness, name="harness")
 app.add_typer(nexmark, name="nexmark")
 app.add_typer(state, name="state")
 

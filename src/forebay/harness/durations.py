@@ -1,0 +1,41 @@
+"""Durations as text, such as ``"2 minutes"``, in microseconds."""
+
+from __future__ import annotations
+
+import re
+
+from forebay.errors import InvalidArgument
+
+SECOND = 1_000_000
+
+_UNITS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": SECOND,
+    "minute": 60 * SECOND,
+    "hour": 3_600 * SECOND,
+    "day": 86_400 * SECOND,
+    "week": 604_800 * SECOND,
+}
+_PART = re.compile(r"\s*(-?\d+)\s*([a-z]+)\s*")
+
+
+def microseconds(text: str | int) -> int:
+    """The length of a duration; whole numbers are microseconds already.
+
+    Examples
+    --------
+    >>> microseconds("2 minutes"), microseconds("1 second 500 milliseconds"), microseconds(7)
+    (120000000, 1500000, 7)
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        return text
+    total, at = 0, 0
+    while isinstance(text, str) and at < len(text):
+        part = _PART.match(text, at)
+        if part is None or part[2].removesuffix("s") not in _UNITS:
+            break
+        total, at = total + int(part[1]) * _UNITS[part[2].removesuffix("s")], part.end()
+    if not isinstance(text, str) or not at or at < len(text):
+        raise InvalidArgument(f"{text!r} is not a duration; write one such as '5 seconds' or '2 minutes'")
+    return total

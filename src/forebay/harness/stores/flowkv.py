@@ -1,0 +1,195 @@
+"""forebay's own stores, by the interface that takes a row at a time. They are given the window along with the key.
+
+Their reads remove what they give, since an operator reads a window when it ends or writes it again (FlowKV, section 3.2).
+Here a read must leave the value: what was read is held until the next access, and put back only if that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.errors import InvalidArgument, StateDirectoryError
+from forebay.harness.stores.connector import Connector
+from forebay.store.listing import AarStore, AurStore, RmwStore
+from forebay.store.options import Options
+
+Window = tuple[int, int]
+Key = tuple[bytes, Window]
+
+_KEY = np.dtype([("family", "u1"), ("key", ">i8")])
+
+
+def keys(batch: pa.RecordBatch) -> Sequence[Key]:
+    """The state keys of accesses as pairs of a key, with its family, and a window."""
+    named = np.empty(batch.num_rows, _KEY)
+    named["family"], named["key"] = batch["family"].to_numpy(), batch["key"].to_numpy()
+    text = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_KEY.itemsize), len(named), [None, pa.py_buffer(named.tobytes())])
+    windows = zip(batch["start"].to_pylist(), batch["end"].to_pylist(), strict=True)
+    return list(zip(text.to_pylist(), windows, strict=True))
+
+
+class _ByKey(Connector):
+    """A store whose reads remove: at most one key's value is in hand, and no longer in the store."""
+
+    errors = (OSError, StateDirectoryError)
+
+    def __init__(self, directory: Path, memory: int) -> None:
+        self._held: Key | None = None
+        self._value: bytes | None = None
+
+    def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:
+        """Keys with their windows."""
+        return keys(batch)
+
+    def get(self, key: Key) -> bytes | None:
+        """The value of a key, which is held from here on."""
+        if key != self._held:
+            self._put_back()
+            self._held, self._value = key, self._take(key)
+        return self._value
+
+    def put(self, key: Key, value: bytes) -> None:
+        """Give a key a value."""
+        if key == self._held:
+            self._held = None
+        else:
+            self._put_back()
+            self._clear(key)
+        self._add(key, value)
+
+    def delete(self, key: Key) -> None:
+        """Remove a key."""
+        if key == self._held:
+            self._held = None
+        else:
+            self._put_back()
+            self._take(key)
+
+    def _put_back(self) -> None:
+        if self._held is not None and self._value is not None:
+            self._add(self._held, self._value)
+        self._held = None
+
+    def _take(self, key: Key) -> bytes | None:
+        raise NotImplementedError
+
+    def _add(self, key: Key, value: bytes) -> None:
+        raise NotImplementedError
+
+    def _clear(self, key: Key) -> None:
+        """Remove what a put would otherwise be added to."""
+
+
+class ForebayRmw(_ByKey):
+    """The RMW store. A merge reads the value and writes it again."""
+
+    def __init__(self, directory: Path, memory: int) -> None:
+        super().__init__(directory, memory)
+        self._store = RmwStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory))
+
+    def merge(self, key: Key, value: bytes) -> None:
+        """Append to the value of a key."""
+        self.put(key, (self.get(key) or b"") + value)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._store.close()
+
+    def _take(self, key: Key) -> bytes | None:
+        value: bytes | None = self._store.get(*key)
+        return value
+
+    def _add(self, key: Key, value: bytes) -> None:
+        self._store.put(*key, value)
+
+
+class ForebayAur(_ByKey):
+    """The AUR store, which appends without reading."""
+
+    def __init__(self, directory: Path, memory: int) -> None:
+        super().__init__(directory, memory)
+        self._store = AurStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory))
+
+    def merge(self, key: Key, value: bytes) -> None:
+        """Append to the value of a key."""
+        if self._held is not None:
+            self._put_back()
+        self._add(key, value)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._store.close()
+
+    def _take(self, key: Key) -> bytes | None:
+        values = self._store.get(*key)
+        return b"".join(values) if values else None
+
+    def _add(self, key: Key, value: bytes) -> None:
+        self._store.append(key[0], value, key[1], key[1][0])
+
+    def _clear(self, key: Key) -> None:
+        self._store.get(*key)
+
+
+class ForebayAar(Connector):
+    """The AAR store, for windows that all keys share: the first read of a window reads all its keys.
+
+    From then on the window is in memory until its last key is deleted. All windows must have one length.
+    """
+
+    errors = (OSError, StateDirectoryError)
+
+    def __init__(self, directory: Path, memory: int) -> None:
+        self._store = AarStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory))
+        self._read: dict[Window, dict[bytes, list[bytes]]] = {}
+
+    def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:
+        """Keys with their windows."""
+        lengths = np.unique(batch["end"].to_numpy() - batch["start"].to_numpy())
+        if len(lengths) > 1 or (lengths <= 0).any():
+            raise InvalidArgument(
+                "forebay-aar holds windows that are the same for all keys, and all of one length; "
+                "drive forebay-aur or forebay-rmw with this workload"
+            )
+        return keys(batch)
+
+    def get(self, key: Key) -> bytes | None:
+        """The value of a key, from its window."""
+        values = self._window(key[1]).get(key[0])
+        return b"".join(values) if values else None
+
+    def put(self, key: Key, value: bytes) -> None:
+        """Give a key a value."""
+        self._window(key[1])[key[0]] = [value]
+
+    def merge(self, key: Key, value: bytes) -> None:
+        """Append to the value of a key."""
+        window = self._read.get(key[1])
+        if window is None:
+            self._store.append(key[0], value, key[1])
+        else:
+            window.setdefault(key[0], []).append(value)
+
+    def delete(self, key: Key) -> None:
+        """Remove a key."""
+        window = self._window(key[1])
+        window.pop(key[0], None)
+        if not window:
+            del self._read[key[1]]
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._store.close()
+
+    def _window(self, window: Window) -> dict[bytes, list[bytes]]:
+        read = self._read.get(window)
+        if read is None:
+            read = self._read[window] = {}
+            while (part := self._store.get_window(window)) is not None:
+                for key, values in part.items():
+                    read.setdefault(key, []).extend(values)
+        return read

@@ -1,0 +1,123 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli import app
+from forebay.errors import ForebayError, InvalidArgument
+from forebay.harness.access import read
+
+PROGRAM = [sys.executable, "-c", "from forebay.cli.app import main; main()", "harness"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app.app, ["harness", *map(str, arguments)], catch_exceptions=False).output
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    path = tmp_path / "experiment.toml"
+    path.write_text('workload = "tumbling-incremental"\nstores = ["dict", "sqlite"]\n[[source]]\nevents = 5000\n')
+    return path
+
+
+def test_workloads_are_listed():
+    output = invoke("workloads")
+    for shown in ("session-holistic", "continuous-join", "stores: dict, sqlite"):
+        assert shown in output
+
+
+def test_generate_writes_a_trace_that_analyse_describes_and_run_replays(experiment, tmp_path):
+    out = tmp_path / "trace.arrow"
+    output = invoke("generate", experiment, out)
+    for shown in ("5,000, 0 times too late", "GET", "0.500", "accesses/s"):
+        assert shown in output
+    rows = sum(batch.num_rows for batch in read(out))
+    analysed = invoke("analyse", out, "--events", 5000)
+    for shown in (f"{rows:,}", "accesses per event", "mean stack distance", "unique sequences of 10", "time to live, p99.9"):
+        assert shown in analysed
+    for run in (invoke("run", experiment), invoke("run", experiment, "--trace", out, "--store", "dict")):
+        for shown in ("dict", f"{rows:,}", "accesses/s", "GET", "DELETE"):
+            assert shown in run
+    assert "sqlite" in invoke("run", experiment)
+
+
+def test_ycsb_drives_stores_or_writes_a_trace(tmp_path):
+    output = invoke("ycsb", "f", "--operations", 2000, "--store", "dict", "--store", "sqlite")
+    for shown in ("YCSB F, zipfian", "dict", "sqlite", "accesses/s"):
+        assert shown in output
+    invoke("ycsb", "c", "--operations", 2000, "--requests", "latest", "--out", tmp_path / "trace.arrow")
+    assert "1.000" in invoke("analyse", tmp_path / "trace.arrow")
+
+
+def test_a_limit_ends_a_generation(experiment, tmp_path):
+    experiment.write_text("limit = 321\n" + experiment.read_text())
+    assert "│ 321" in invoke("generate", experiment, tmp_path / "trace.arrow")
+    assert sum(batch.num_rows for batch in read(tmp_path / "trace.arrow")) == 321
+
+
+def test_a_configuration_of_gadget_is_an_experiment(tmp_path):
+    prefix = "first.event.generator"
+    gap = (
+        f"{prefix}.event.occurrence.gap.distrib.type = constant\n{prefix}.event.occurrence.gap.distrib.params.constant = 1\n"
+    )
+    (tmp_path / "config.txt").write_text(
+        f"{prefix}.type = gadget\n{prefix}.key.popularity.distrib.type = constant\n{gap}"
+        "operator.type = continuous.aggregation\nexpected.num.operations = 500\n"
+    )
+    assert "500" in invoke("run", tmp_path / "config.txt")
+
+
+def test_a_log_of_gadget_is_analysed(tmp_path):
+    (tmp_path / "gadget.log").write_text("1 get 4 000 g f\n2 put 4 000 g f\n")
+    assert "0.500" in invoke("analyse", tmp_path / "gadget.log")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "{dir}/none.toml", "{dir}/out"), "cannot be read: No such file"),
+        (("generate", "{experiment}", "{experiment}"), "exists already"),
+        (("analyse", "{dir}/none.arrow"), "there is no trace"),
+        (("analyse", "{experiment}"), "not an Arrow file"),
+        (("ycsb", "g"), "there is no core workload 'g'; there are a, b, c, d, e, f"),
+        (("ycsb", "a", "--requests", "zipf"), "requests is 'zipf'"),
+        (("ycsb", "a", "--out", "{experiment}"), "exists already"),
+        (("run", "{experiment}", "--store", "berkeley"), "there is no store 'berkeley'"),
+        (("run", "{experiment}", "--store", "forebay-rmw", "--trace", "{dir}/none.arrow"), "there is no trace"),
+    ],
+)
+def test_bad_arguments(experiment, tmp_path, arguments, message):
+    with pytest.raises(ForebayError, match=message):
+        invoke(*(each.format(dir=tmp_path, experiment=experiment) for each in arguments))
+
+
+def test_an_error_is_one_line_and_exit_code_2(tmp_path):
+    (tmp_path / "experiment.toml").write_text('workload = "agregation"\n')
+    done = subprocess.run([*PROGRAM, "run", str(tmp_path / "experiment.toml")], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "experiment.toml:1: workload is 'agregation'" in done.stdout.replace("\n", "")
+
+
+def test_memory_must_suffice(experiment):
+    experiment.write_text(experiment.read_text().replace("stores", "memory_mb = 0\nstores"))
+    with pytest.raises(InvalidArgument, match="memory_mb is 0"):
+        invoke("run", experiment)
+
+
+def test_an_interrupted_generation_leaves_a_trace(experiment, tmp_path):
+    experiment.write_text(experiment.read_text().replace("5000", "5_000_000_000"))
+    out = tmp_path / "trace.arrow"
+    running = subprocess.Popen([*PROGRAM, "generate", str(experiment), str(out)], stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not (out.exists() and out.stat().st_size > 1 << 20):
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGINT)
+    output, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "accesses/s" in output
+    assert sum(batch.num_rows for batch in read(out)) > 10_000
