@@ -16,13 +16,17 @@ pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archiv
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
+COMPILING = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+"""To compile well takes longer than a test; and what is compiled for all tests does not fit into the 48 MB of that level."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2]")
         .appName("forebay tests")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # to compile well takes longer than a test
+        .config("spark.driver.extraJavaOptions", COMPILING)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
