@@ -66,12 +66,15 @@ def _spark_in_docstrings(request: pytest.FixtureRequest) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts Spark is marked, so that the rest can be run alone, and so is what starts a cluster, which goes first."""
+    """What starts Spark, a cluster or agents is marked, so that the rest can be run alone. Clusters go first."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         doctest = isinstance(item, pytest.DoctestItem) and "spark." in item.dtest.docstring
         if doctest or "spark" in names or "/tests/spark/" in item.path.as_posix():
             item.add_marker("spark")
-        if hasattr(getattr(item, "module", None), "Cluster"):
+        module = getattr(item, "module", None)
+        if hasattr(module, "Cluster"):
             item.add_marker("cluster")
+        if hasattr(module, "hosts") and "/tests/replication/" in item.path.as_posix():
+            item.add_marker("agents")
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)  # it takes longest: nothing waits for it alone

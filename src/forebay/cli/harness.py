@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from forebay.harness.driver import Driver
     from forebay.harness.evaluator import Measured
     from forebay.harness.experiment import Experiment
+    from forebay.harness.stores import Connector
 
 harness = typer.Typer(
     no_args_is_help=True, help="State accesses of streaming operators: made, analysed, and served by stores."
@@ -57,8 +58,7 @@ def generate(
     from forebay.harness.driver import Driver
 
     described = _read(experiment)
-    if out.exists():
-        raise InvalidArgument(f"{out} exists already; name a file that does not")
+    _require_new(out)
     driver = Driver(described.operator)
     begin, interrupted = time.perf_counter(), False
     counted = _Counted()
@@ -82,10 +82,8 @@ def analyse(
 ) -> None:
     """Describe a trace: composition, amplification, locality, working set and times to live."""
     from forebay.harness import analysis
-    from forebay.harness.access import read
-    from forebay.harness.gadget_log import read_gadget_log
 
-    found = analysis.AccessTrace.of(read_gadget_log(trace) if trace.suffix == ".log" else read(trace))
+    found = analysis.AccessTrace.of(_of_file(trace))
     table = Table("measure", "trace", "shuffled", title=str(trace))
     table.add_row("accesses", f"{len(found):,}")
     for name, share in analysis.composition(found).items():
@@ -124,23 +122,14 @@ def run(
     Ctrl-C ends the run of a store early; its figures are of what was done until then.
     """
     from forebay.harness.evaluator import evaluate
-    from forebay.harness.stores import open_store
 
     described = _read(experiment)
-    results: dict[str, Measured] = {}
-    for name in store or described.stores:
-        with tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=directory) as place:
-            opened = open_store(name, Path(place), described.memory)
-            try:
-                with _progress(name, None if trace else _events(described)) as progress:
-                    results[name] = evaluate(opened, _accesses(described, trace, progress), described.rate, Path(place))
-            finally:
-                opened.close()
-        if results[name].interrupted:
-            break
-    _report_run(str(trace or described.workload), results)
-    if any(measured.interrupted for measured in results.values()):
-        raise SystemExit(INTERRUPTED)
+
+    def drive(opened: Connector, name: str, place: Path) -> Measured:
+        with _progress(name, None if trace else _events(described)) as progress:
+            return evaluate(opened, _accesses(described, trace, progress), described.rate, place)
+
+    _run(str(trace or described.workload), store or described.stores, described.memory, drive, directory)
 
 
 @harness.command()
@@ -158,7 +147,6 @@ def ycsb(
     """Drive stores with a core workload of YCSB, for contrast. Loading does not count."""
     from forebay.harness.access import write
     from forebay.harness.evaluator import evaluate
-    from forebay.harness.stores import open_store
     from forebay.harness.ycsb import CORE
 
     if workload not in CORE:
@@ -166,22 +154,53 @@ def ycsb(
     chosen = requests or CORE[workload].requests
     described = replace(CORE[workload], requests=chosen, records=records, operations=operations, size=size, seed=seed)
     if out is not None:
-        if out.exists():
-            raise InvalidArgument(f"{out} exists already; name a file that does not")
+        _require_new(out)
         console.print(f"{write(out, described.run()):,} accesses in {out}")
         return
+
+    def drive(opened: Connector, name: str, place: Path) -> Measured:
+        loaded = evaluate(opened, described.load())
+        return loaded if loaded.interrupted else evaluate(opened, described.run(), directory=place)
+
+    _run(f"YCSB {workload.upper()}, {chosen}", store or ["dict"], memory_mb << 20, drive)
+
+
+def _run(
+    title: str,
+    stores: Sequence[str],
+    memory: int,
+    drive: Callable[[Connector, str, Path], Measured],
+    directory: Path | None = None,
+) -> None:
+    """Drive stores one after the other, each in a directory of its own, and report; Ctrl-C ends it after the one at work."""
+    from forebay.harness.stores import open_store
+
     results: dict[str, Measured] = {}
-    for name in store or ["dict"]:
-        with tempfile.TemporaryDirectory(prefix="forebay-harness-") as place:
-            opened = open_store(name, Path(place), memory_mb << 20)
+    for name in stores:
+        with tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=directory) as place:
+            opened = open_store(name, Path(place), memory)
             try:
-                evaluate(opened, described.load())
-                results[name] = evaluate(opened, described.run(), directory=Path(place))
+                results[name] = drive(opened, name, Path(place))
             finally:
                 opened.close()
-    _report_run(f"YCSB {workload.upper()}, {chosen}", results)
+        if results[name].interrupted:
+            break
+    _report_run(title, results)
     if any(measured.interrupted for measured in results.values()):
         raise SystemExit(INTERRUPTED)
+
+
+def _require_new(out: Path) -> None:
+    if out.exists():
+        raise InvalidArgument(f"{out} exists already; name a file that does not")
+
+
+def _of_file(trace: Path) -> Iterator[pa.RecordBatch]:
+    """The accesses of a file, one of ours or a gadget.log."""
+    from forebay.harness.access import read
+    from forebay.harness.gadget_log import read_gadget_log
+
+    return read_gadget_log(trace) if trace.suffix == ".log" else read(trace)
 
 
 def _read(path: Path) -> Experiment:
@@ -222,14 +241,9 @@ def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Ite
 
 
 def _accesses(experiment: Experiment, trace: Path | None, progress: _Progress) -> Iterator[pa.RecordBatch]:
-    from forebay.harness.access import read
     from forebay.harness.driver import Driver
-    from forebay.harness.gadget_log import read_gadget_log
 
-    if trace is None:
-        yield from _watched(Driver(experiment.operator), experiment, progress)
-    else:
-        yield from read_gadget_log(trace) if trace.suffix == ".log" else read(trace)
+    return _of_file(trace) if trace is not None else _watched(Driver(experiment.operator), experiment, progress)
 
 
 class _Counted:

@@ -43,7 +43,7 @@ ORPHANED_SECONDS = 60.0
 
 LOG_BYTES = 16 << 20
 
-SHUNNED_SECONDS = 15.0
+AVOIDED_SECONDS = 15.0
 """A host that could not be reached is not tried again for so long; the manager makes other groups meanwhile."""
 
 _log = logging.getLogger("forebay.agent")
@@ -99,7 +99,7 @@ class Agent(Service):
         self._held: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
         self._failures: dict[str, str] = {}
-        self._shunned: dict[str, float] = {}
+        self._avoided: dict[str, float] = {}
         self._sent = self._received = 0
         self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
 
@@ -146,7 +146,7 @@ class Agent(Service):
         with self._lock:
             self._sent += sum(offers[0].files.values()) * len(outcome.held)
             self._failures |= outcome.failed
-            self._shunned |= dict.fromkeys(outcome.failed, time.monotonic() + SHUNNED_SECONDS)
+            self._avoided |= dict.fromkeys(outcome.failed, time.monotonic() + AVOIDED_SECONDS)
         self._note(instance, made, own=True)
         for address in outcome.behind:
             _log.info("%s does not keep up with %s", address, instance)
@@ -299,7 +299,7 @@ class Agent(Service):
             with self._lock:
                 self._groups.setdefault(instance, group)
         now = time.monotonic()
-        return [address for address in group if address != self.address and self._shunned.get(address, now) <= now]
+        return [address for address in group if address != self.address and self._avoided.get(address, now) <= now]
 
     def _note(self, instance: str, made: Manifest, *, own: bool) -> None:
         """A version has come. What no kept version names goes."""

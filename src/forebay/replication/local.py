@@ -24,6 +24,9 @@ from forebay.store.disk import LOCAL
 START_SECONDS = 60.0
 """An agent that has not said where it listens by then has not started."""
 
+ENDING_SECONDS = 2.0
+"""An agent that was killed has its lock until the last of its threads has gone."""
+
 
 @functools.lru_cache(maxsize=4)
 def agent_of(disk: Path, application: Application) -> Peer:
@@ -65,6 +68,9 @@ def _running(found: Path, application: Application) -> Peer | None:
 
 def _started(found: Path, disk: Path, application: Application) -> Peer:
     alive = found.with_suffix(".alive")
+    end = time.monotonic() + ENDING_SECONDS
+    while _is_locked(alive) and time.monotonic() < end:
+        time.sleep(0.02)
     if _is_locked(alive):
         raise ReplicationError(
             f"the agent of this host is alive and does not answer; {found.with_suffix('.log')} may say why"

@@ -6,6 +6,7 @@ Here a read must leave the value: what was read is held until the next access, a
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,11 +75,13 @@ class _ByKey(Connector):
             self._add(self._held, self._value)
         self._held = None
 
+    @abstractmethod
     def _take(self, key: Key) -> bytes | None:
-        raise NotImplementedError
+        """Read a value, which removes it."""
 
+    @abstractmethod
     def _add(self, key: Key, value: bytes) -> None:
-        raise NotImplementedError
+        """Write a value of a key that has none, or append to it."""
 
     def _clear(self, key: Key) -> None:
         """Remove what a put would otherwise be added to."""
