@@ -261,6 +261,14 @@ def find(c, directory, high, low):
 
 
 @compiled
+def find_exact(c, directory, high, low, start, end):
+    slot, _ = key_head(c, directory, high, low)
+    while slot >= 0 and (c[slot].start != start or c[slot].end != end):
+        slot = c[slot].older
+    return slot
+
+
+@compiled
 def windows_of(c, directory, high, low):
     slots, owners = np.empty(len(low), np.int32), np.empty(len(low), np.int64)
     count = 0

@@ -92,6 +92,10 @@ class KeyIndex:
         """Slots of the open windows of one key."""
         return kernels.find(self.columns, self._directory, high, low)
 
+    def find_exact(self, high: int, low: int, start: int, end: int) -> int:
+        """The slot of a key's open window with exactly these bounds; -1 if there is none."""
+        return int(kernels.find_exact(self.columns, self._directory, high, low, start, end))
+
     def windows_of(self, high: Times, low: Times) -> tuple[Slots, npt.NDArray[np.int64]]:
         """Slots of the open windows of distinct keys, in order of the slots, and the position of each one's key."""
         slots, owners = kernels.windows_of(self.columns, self._directory, high, low)

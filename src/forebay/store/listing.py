@@ -1,13 +1,14 @@
 """The three stores by key and window, one row at a time or on Arrow batches: FlowKV's Listing 1 (section 3.2).
 
 Keys and values are Python values, or Arrow columns ``key`` and ``value``, of the types that a store is opened with. A window
-is a pair of instants ``(start, end)`` in microseconds. Rows that are given one at a time wait until there are enough of them
-for a batch; every read sees them.
+is a pair of instants ``(start, end)`` in microseconds. Rows that are given one at a time are kept as they are until they
+fill a half of the memory, or the store is committed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,16 +19,23 @@ import pyarrow as pa
 from forebay.errors import InvalidArgument
 from forebay.store.aligned import AlignedStore
 from forebay.store.filenames import Version
-from forebay.store.key_index import Slots, identity
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
+from forebay.store.row_table import LastValues, RowTable, ValueLists, Window, plain
+from forebay.store.slice_table import SliceTable
 from forebay.store.unaligned import SLOT, UnalignedStore
 
-Window = tuple[int, int]
 Engine = TypeVar("Engine", AlignedStore, UnalignedStore)
 
-_BATCH_ROWS = 4096
+_KEPT = {
+    pa.string(): str,
+    pa.large_string(): str,
+    pa.binary(): bytes,
+    pa.large_binary(): bytes,
+    pa.float64(): float,
+}
+"""Types of which every Python value is kept exactly; others are brought into the form in which the store gives them back."""
 
 
 class _Store(Generic[Engine]):
@@ -43,9 +51,15 @@ class _Store(Generic[Engine]):
         Their types.
     options : Options
         Limits.
+
+    Attributes
+    ----------
+    table : SliceTable or RowTable
+        The rows that were given one at a time and are in memory. Its reads can leave what they give.
     """
 
     _engine: Engine
+    table: SliceTable | RowTable[Any]
 
     def __init__(
         self,
@@ -57,13 +71,15 @@ class _Store(Generic[Engine]):
         options: Options | None = None,
     ) -> None:
         self.schema = pa.schema([("key", key or pa.string()), ("value", value or pa.float64())])
-        self._waiting: list[tuple[Any, Any, Window, int]] = []
-        self._engine = self._open(Path(directory), version, options or Options())
+        if pa.types.is_nested(self.schema.types[0]):
+            raise InvalidArgument(f"keys of a store are single values; {self.schema.types[0]} is not such a type")
+        self._key_type, self._value_type = map(_KEPT.get, self.schema.types)
+        if self._key_type is float:
+            self._key_type = None  # NaN is not equal to itself
+        self._written = 0
+        self._open(Path(directory), version, options or Options())
 
-    def _open(self, directory: Path, version: Version | None, options: Options) -> Engine:
-        raise NotImplementedError
-
-    def _write(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
+    def _open(self, directory: Path, version: Version | None, options: Options) -> None:
         raise NotImplementedError
 
     @property
@@ -73,18 +89,19 @@ class _Store(Generic[Engine]):
 
     @property
     def metrics(self) -> Metrics:
-        """What the store has done since it was opened."""
-        return self._engine.metrics
+        """What the store has done since it was opened; what was read or removed before it was written is not in it."""
+        found = self._engine.metrics
+        return replace(found, writes=self._written + self.table.given, memory_bytes=found.memory_bytes + self.table.nbytes)
 
     def commit(self) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
-        self._settle()
+        self.table.settle()
         self._require_whole()
         return self._engine.commit(None, self._engine.base.counters)
 
     def compact(self) -> None:
         """Clear out dead rows now, if there are too many of them."""
-        self._settle()
+        self.table.settle()
         self._engine.compact()
 
     def snapshot(self, directory: Path) -> Version:
@@ -100,33 +117,20 @@ class _Store(Generic[Engine]):
     def _require_whole(self) -> None:
         """`InvalidArgument` while a part of what was removed has not been handed out."""
 
-    def _add(self, key: Any, value: Any, window: Window, timestamp: int = 0) -> None:
-        if window[1] < window[0]:
-            raise InvalidArgument(f"the window {window} ends before it starts")
-        self._waiting.append((key, value, window, timestamp))
-        if len(self._waiting) >= _BATCH_ROWS:
-            self._settle()
+    def _key(self, key: Any) -> Any:
+        """A key as the table has it."""
+        return plain(self._as(key, 0, "keys"))
 
-    def _settle(self) -> None:
-        """Hand the rows that wait to the engine."""
-        if self._waiting:
-            keys, values, windows, timestamps = zip(*self._waiting, strict=True)
-            try:
-                columns = [pa.array(each, kind) for each, kind in zip((keys, values), self.schema.types, strict=True)]
-            except (pa.ArrowException, OverflowError) as error:
-                self._waiting = [row for row in self._waiting if self._fits(*row[:2])]
-                raise InvalidArgument(f"the store holds {self.schema.to_string()}; a row does not fit: {error}") from error
-            self._waiting.clear()
-            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            self._write(batch, windows, timestamps)
+    def _value(self, value: Any) -> Any:
+        """A value as the store would give it back."""
+        return self._as(value, 1, "values")
 
-    def _fits(self, *row: Any) -> bool:
+    def _as(self, given: Any, column: int, what: str) -> Any:
+        kind = self.schema.types[column]
         try:
-            for value, kind in zip(row, self.schema.types, strict=True):
-                pa.scalar(value, kind)
-        except (pa.ArrowException, OverflowError):
-            return False
-        return True
+            return pa.scalar(given, kind).as_py()
+        except (pa.ArrowException, OverflowError) as error:
+            raise InvalidArgument(f"{what} of the store are {kind}; {given!r} is not one: {error}") from error
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if not batch.schema.equals(self.schema):
@@ -150,24 +154,34 @@ class AarStore(_Store[AlignedStore]):
     True
     """
 
-    def _open(self, directory: Path, version: Version | None, options: Options) -> AlignedStore:
+    def _open(self, directory: Path, version: Version | None, options: Options) -> None:
         self._reading: dict[Window, Iterator[pl.DataFrame]] = {}
         self._length: int | None = None
-        return AlignedStore(directory, version, ["key"], options)
+        self._engine = AlignedStore(directory, version, ["key"], options)
+        self.table: SliceTable = SliceTable(self._engine, self.schema, options)
 
     def append(self, key: Any, value: Any, window: Window) -> None:
         """Add a value to a key's list in a window. Windows of one store all have the same length."""
-        self._require_length(window)
-        self._add(key, value, window)
+        if type(key) is not self._key_type:
+            key = self._key(key)
+        if type(value) is not self._value_type:
+            value = self._value(value)
+        start, end = window
+        if end - start != self._length:
+            self._require_length(window)
+        self.table.append(start, key, value)
 
     def append_batch(self, batch: pa.RecordBatch, window: Window) -> None:
         """Add rows with the columns ``key`` and ``value``."""
         self._require_length(window)
-        self._settle()
-        self._engine.append(window[0], self._checked(batch))
+        self._written += self._checked(batch).num_rows
+        self.table.write(window[0], batch)
 
     def get_window(self, window: Window) -> dict[Any, list[Any]] | None:
         """Fetch and remove some keys of a window with all their values; None when there is none left."""
+        self._require_length(window)
+        if window not in self._reading and (held := self.table.take(window[0])) is not None:
+            return held
         batch = self.get_window_batch(window)
         if batch is None:
             return None
@@ -177,11 +191,11 @@ class AarStore(_Store[AlignedStore]):
     def get_window_batch(self, window: Window) -> pl.DataFrame | None:
         """The rows of some keys of a window, and of these keys all; None when there is none left."""
         self._require_length(window)
-        self._settle()
         parts = self._reading.pop(window, None)
         if parts is not None:
             part = next(parts, None)
         else:
+            self.table.settle(window[0])
             parts = self._engine.get_window([window[0]])
             part = next(parts, None)  # from here on the iterator holds all of the window's rows
             self._engine.drop([window[0]])
@@ -197,42 +211,14 @@ class AarStore(_Store[AlignedStore]):
     def _require_length(self, window: Window) -> None:
         length = window[1] - window[0]
         if length < 0:
-            raise InvalidArgument(f"the window {window} ends before it starts")
+            raise _backwards(window)
         if self._length is None:
             self._length = length
         if length != self._length:
             raise InvalidArgument(f"the window {window} is {length} long; the windows of this store are {self._length} long")
 
-    def _write(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
-        starts = np.array([window[0] for window in windows])
-        for start in np.unique(starts).tolist():
-            self._engine.append(start, batch.filter(pa.array(starts == start)))
 
-
-class _ByKey(_Store[UnalignedStore]):
-    def _find(self, key: Any, window: Window) -> Slots:
-        """The slot of a key's window, or none."""
-        try:
-            found = self._engine.index.find(*_identity(pa.scalar(key, self.schema.types[0]).as_py()))
-        except (pa.ArrowException, OverflowError) as error:
-            raise InvalidArgument(f"keys of the store are {self.schema.types[0]}; {key!r} is not one: {error}") from error
-        bounds = self._engine.index.windows(found)
-        return found[(bounds[:, 0] == window[0]) & (bounds[:, 1] == window[1])]
-
-    def _place(self, batch: pa.RecordBatch, windows: Sequence[Window], ett: Any = None) -> Slots:
-        if len(windows) != batch.num_rows or (ett is not None and len(ett) != batch.num_rows):
-            raise InvalidArgument(f"{batch.num_rows} rows need as many windows and times; there are {len(windows)} windows")
-        distinct = batch["key"].dictionary_encode(null_encoding="encode")
-        hashes = np.array([_identity(key) for key in distinct.dictionary.to_pylist()], dtype=np.int64).reshape(-1, 2)
-        keys = hashes[distinct.indices.to_numpy()]
-        bounds = np.array(windows, dtype=np.int64).reshape(-1, 2)
-        high, low, start, end = (np.ascontiguousarray(column) for column in (*keys.T, *bounds.T))
-        if (end < start).any():
-            raise InvalidArgument(f"the window {windows[int(np.argmax(end < start))]} ends before it starts")
-        return self._engine.index.place_exact(high, low, start, end, ett)
-
-
-class AurStore(_ByKey):
+class AurStore(_Store[UnalignedStore]):
     """Append and unaligned read: each key's windows are read at times of their own.
 
     Parameters
@@ -263,33 +249,35 @@ class AurStore(_ByKey):
         self._predictor = predictor
         super().__init__(directory, version, key=key, value=value, options=options)
 
-    def _open(self, directory: Path, version: Version | None, options: Options) -> UnalignedStore:
-        return UnalignedStore(directory, version, options)
+    def _open(self, directory: Path, version: Version | None, options: Options) -> None:
+        self._engine = UnalignedStore(directory, version, replace(options, read_batch_ratio=0))
+        self.table: ValueLists = ValueLists(self._engine, self.schema, options, self._predictor)
 
     def append(self, key: Any, value: Any, window: Window, timestamp: int) -> None:
         """Add a value to a key's list in a window, which is named by the bounds that it had first."""
-        self._add(key, value, window, timestamp)
+        if type(key) is not self._key_type:
+            key = self._key(key)
+        if type(value) is not self._value_type:
+            value = self._value(value)
+        if window[1] < window[0]:
+            raise _backwards(window)
+        self.table.append((key, window), value, timestamp)
 
     def append_batch(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
         """Add rows with the columns ``key`` and ``value``."""
-        self._settle()
-        self._write(self._checked(batch), windows, timestamps)
+        bounds = _bounds(self._checked(batch), windows, timestamps)
+        etts = self._predictor(bounds[:, 0], bounds[:, 1], np.array(timestamps, dtype=np.int64))
+        self.table.write(batch, bounds, np.ascontiguousarray(etts))
+        self._written += batch.num_rows
 
     def get(self, key: Any, window: Window) -> list[Any]:
         """Fetch and remove the values of a key in a window, in the order in which they were added."""
-        self._settle()
-        slots = self._find(key, window)
-        rows = self._engine.get(slots)
-        self._engine.remove(slots)
-        return rows["value"].to_list() if rows.height else []
-
-    def _write(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
-        bounds = np.array(windows, dtype=np.int64).reshape(-1, 2)
-        ett = self._predictor(bounds[:, 0], bounds[:, 1], np.array(timestamps, dtype=np.int64))
-        self._engine.append(batch, self._place(batch, windows, np.ascontiguousarray(ett)))
+        if type(key) is not self._key_type:
+            key = self._key(key)
+        return self.table.take((key, window))
 
 
-class RmwStore(_ByKey):
+class RmwStore(_Store[UnalignedStore]):
     """Read-modify-write: one aggregate per key and window.
 
     Examples
@@ -302,34 +290,45 @@ class RmwStore(_ByKey):
     (4, None)
     """
 
-    def _open(self, directory: Path, version: Version | None, options: Options) -> UnalignedStore:
-        return UnalignedStore(directory, version, options, merge=_newest)
+    def _open(self, directory: Path, version: Version | None, options: Options) -> None:
+        self._engine = UnalignedStore(directory, version, replace(options, read_batch_ratio=0), merge=_newest)
+        self.table: LastValues = LastValues(self._engine, self.schema, options)
 
     def put(self, key: Any, window: Window, aggregate: Any) -> None:
         """Set the aggregate of a key in a window."""
-        self._add(key, aggregate, window)
+        if type(key) is not self._key_type:
+            key = self._key(key)
+        if type(aggregate) is not self._value_type:
+            aggregate = self._value(aggregate)
+        if window[1] < window[0]:
+            raise _backwards(window)
+        self.table.put((key, window), aggregate)
 
     def put_batch(self, batch: pa.RecordBatch, windows: Sequence[Window]) -> None:
         """Set the aggregates of rows with the columns ``key`` and ``value``; the last one of a key and window counts."""
-        self._settle()
-        self._write(self._checked(batch), windows, ())
+        self.table.write(self._checked(batch), _bounds(batch, windows))
+        self._written += batch.num_rows
 
     def get(self, key: Any, window: Window) -> Any:
         """Fetch and remove the aggregate of a key in a window; None when there is none."""
-        self._settle()
-        slots = self._find(key, window)
-        rows = self._engine.get(slots)
-        self._engine.remove(slots)
-        return rows["value"][-1] if rows.height else None
-
-    def _write(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
-        slots = self._place(batch, windows)
-        self._engine.renew(np.unique(slots))
-        self._engine.append(batch, slots)
+        if type(key) is not self._key_type:
+            key = self._key(key)
+        return self.table.take((key, window))
 
 
-def _identity(key: Any) -> tuple[int, int]:
-    return identity(repr(key).encode())
+def _bounds(batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int] | None = None) -> Any:
+    """Windows as rows of an array, one for each row of a batch."""
+    if not len(windows) == batch.num_rows == len(windows if timestamps is None else timestamps):
+        raise InvalidArgument(f"{batch.num_rows} rows need as many windows and times; there are {len(windows)} windows")
+    bounds = np.array(windows, dtype=np.int64).reshape(-1, 2)
+    backwards = bounds[:, 1] < bounds[:, 0]
+    if backwards.any():
+        raise _backwards(windows[int(np.argmax(backwards))])
+    return bounds
+
+
+def _backwards(window: Window) -> InvalidArgument:
+    return InvalidArgument(f"the window {window} ends before it starts")
 
 
 def _newest(rows: pl.DataFrame) -> pl.DataFrame:

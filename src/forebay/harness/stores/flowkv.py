@@ -1,12 +1,11 @@
 """forebay's own stores, by the interface that takes a row at a time. They are given the window along with the key.
 
-Their reads remove what they give, since an operator reads a window when it ends or writes it again (FlowKV, section 3.2).
-Here a read must leave the value: what was read is held until the next access, and put back only if that needs it.
+Reads of Listing 1 remove what they give, since an operator reads a window when it ends or writes it again (FlowKV, section
+3.2). Here a read must leave the value, so the connectors use the stores' tables, whose reads do.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,109 +32,74 @@ def keys(batch: pa.RecordBatch) -> Sequence[Key]:
     return list(zip(text.to_pylist(), windows, strict=True))
 
 
-class _ByKey(Connector):
-    """A store whose reads remove: at most one key's value is in hand, and no longer in the store."""
+class ForebayRmw(Connector):
+    """The RMW store. A merge reads the value and writes it again."""
 
     errors = (OSError, StateDirectoryError)
 
     def __init__(self, directory: Path, memory: int) -> None:
-        self._held: Key | None = None
-        self._value: bytes | None = None
+        self._store = RmwStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory))
+        self._table = self._store.table
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:
         """Keys with their windows."""
         return keys(batch)
 
     def get(self, key: Key) -> bytes | None:
-        """The value of a key, which is held from here on."""
-        if key != self._held:
-            self._put_back()
-            self._held, self._value = key, self._take(key)
-        return self._value
+        """The value of a key, which stays."""
+        return self._table[key]
 
     def put(self, key: Key, value: bytes) -> None:
         """Give a key a value."""
-        if key == self._held:
-            self._held = None
-        else:
-            self._put_back()
-            self._clear(key)
-        self._add(key, value)
+        self._table.put(key, value)
+
+    def merge(self, key: Key, value: bytes) -> None:
+        """Append to the value of a key."""
+        self._table.put(key, (self._table[key] or b"") + value)
 
     def delete(self, key: Key) -> None:
         """Remove a key."""
-        if key == self._held:
-            self._held = None
-        else:
-            self._put_back()
-            self._take(key)
-
-    def _put_back(self) -> None:
-        if self._held is not None and self._value is not None:
-            self._add(self._held, self._value)
-        self._held = None
-
-    @abstractmethod
-    def _take(self, key: Key) -> bytes | None:
-        """Read a value, which removes it."""
-
-    @abstractmethod
-    def _add(self, key: Key, value: bytes) -> None:
-        """Write a value of a key that has none, or append to it."""
-
-    def _clear(self, key: Key) -> None:
-        """Remove what a put would otherwise be added to."""
-
-
-class ForebayRmw(_ByKey):
-    """The RMW store. A merge reads the value and writes it again."""
-
-    def __init__(self, directory: Path, memory: int) -> None:
-        super().__init__(directory, memory)
-        self._store = RmwStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory))
-
-    def merge(self, key: Key, value: bytes) -> None:
-        """Append to the value of a key."""
-        self.put(key, (self.get(key) or b"") + value)
+        self._table.discard(key)
 
     def close(self) -> None:
         """Let go of files."""
         self._store.close()
 
-    def _take(self, key: Key) -> bytes | None:
-        value: bytes | None = self._store.get(*key)
-        return value
 
-    def _add(self, key: Key, value: bytes) -> None:
-        self._store.put(*key, value)
+class ForebayAur(Connector):
+    """The AUR store, which appends without reading. The latest ETT of a window is its end."""
 
-
-class ForebayAur(_ByKey):
-    """The AUR store, which appends without reading."""
+    errors = (OSError, StateDirectoryError)
 
     def __init__(self, directory: Path, memory: int) -> None:
-        super().__init__(directory, memory)
         self._store = AurStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory))
+        self._table = self._store.table
 
-    def merge(self, key: Key, value: bytes) -> None:
-        """Append to the value of a key."""
-        if self._held is not None:
-            self._put_back()
-        self._add(key, value)
+    def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:
+        """Keys with their windows."""
+        return keys(batch)
 
-    def close(self) -> None:
-        """Let go of files."""
-        self._store.close()
-
-    def _take(self, key: Key) -> bytes | None:
-        values = self._store.get(*key)
+    def get(self, key: Key) -> bytes | None:
+        """The values of a key, which stay, one after the other."""
+        values = self._table.read(key)
         return b"".join(values) if values else None
 
-    def _add(self, key: Key, value: bytes) -> None:
-        self._store.append(key[0], value, key[1], key[1][0])
+    def put(self, key: Key, value: bytes) -> None:
+        """Give a key a value."""
+        self._table.discard(key)
+        self._table.append(key, value, key[1][0])
 
-    def _clear(self, key: Key) -> None:
-        self._store.get(*key)
+    def merge(self, key: Key, value: bytes) -> None:
+        """Append to the value of a key."""
+        self._table.append(key, value, key[1][0])
+
+    def delete(self, key: Key) -> None:
+        """Remove a key."""
+        self._table.discard(key)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._store.close()
 
 
 class ForebayAar(Connector):
