@@ -41,6 +41,20 @@ class Histogram:
         self._counts[: len(counts)] += counts
         self.most = max(self.most, int(values.max()))
 
+    def add(self, other: Histogram) -> None:
+        """Count what another one has counted too.
+
+        Examples
+        --------
+        >>> one, other = Histogram(), Histogram()
+        >>> one.record([1, 2]); other.record([3])
+        >>> one.add(other)
+        >>> one.count, one.most
+        (3, 3)
+        """
+        self._counts += other._counts
+        self.most = max(self.most, other.most)
+
     def percentile(self, share: float) -> int:
         """The number that ``share`` percent are not above, or one that is a thousandth larger; 0 if there is none."""
         reached = np.cumsum(self._counts)
