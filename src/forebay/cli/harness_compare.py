@@ -38,22 +38,29 @@ def compare(
     ] = None,
     workloads: Annotated[
         str | None,
-        typer.Option(help="all, or names with commas between: workloads, ycsb-a to ycsb-f. By default those of the files, or all."),
+        typer.Option(
+            help="all, or names with commas between: workloads, ycsb-a to ycsb-f. By default those of the files, or all."
+        ),
     ] = None,
     stores: Annotated[
         str | None, typer.Option(help="all, or names with commas between. By default those of the files, or all.")
     ] = None,
     out: Directory = Path("forebay-comparison"),
-    limit: Annotated[int | None, typer.Option(help=f"Accesses of each workload at most; {LIMIT:,} by default.", min=1)] = None,
+    limit: Annotated[
+        int | None, typer.Option(help=f"Accesses of each workload at most; {LIMIT:,} by default.", min=1)
+    ] = None,
     seconds: Annotated[float | None, typer.Option(help="A run ends early after so much time.", min=0)] = None,
     rounds: Annotated[int, typer.Option(help="How often each run is repeated; the medians count.", min=1)] = 1,
     memory_mb: Annotated[int | None, typer.Option(help="Memory of each store; by default that of the files.", min=1)] = None,
     contrast: Annotated[
         bool,
-        typer.Option(help="Drive stores also with YCSB tuned to aggregation, tumbling-incremental and sliding-join (figure 11)."),
+        typer.Option(
+            help="Drive stores also with YCSB tuned to aggregation, tumbling-incremental and sliding-join (figure 11)."
+        ),
     ] = False,
     captured: Annotated[
-        list[str] | None, typer.Option(help="WORKLOAD=TRACE: accesses that were captured, beside those generated. Repeat for more.")
+        list[str] | None,
+        typer.Option(help="WORKLOAD=TRACE: accesses that were captured, beside those generated. Repeat for more."),
     ] = None,
     concurrent: Annotated[
         Path | None, typer.Option(help="A CSV file with figures of operators that share a store (figure 14).")
@@ -62,7 +69,8 @@ def compare(
 ) -> None:
     """Drive stores with workloads, and write a report: HTML, PNG and CSV.
 
-    A store that does not serve a workload is a row that says why. Ctrl-C ends it; the report then has what was done until then.
+    A store that does not serve a workload is a row that says why. Ctrl-C ends it; the report then has what was done
+    before.
     """
     from forebay.harness.comparison import Comparison
     from forebay.harness.reports.facts import facts
@@ -74,7 +82,7 @@ def compare(
     described = {path.stem: read_experiment(path) for path in experiment or ()}
     if len(described) < len(experiment or ()):
         raise InvalidArgument("two of the experiments have one name; rename one of the files")
-    names = _stores(stores, described)
+    names = chosen_stores(stores, described)
     planned = _planned(described, workloads, limit, contrast, captured or ())
     if concurrent is not None:
         read_concurrent(concurrent)
@@ -121,7 +129,8 @@ def _counted(planned: Sequence[Workload], comparison: Comparison, done: Callable
         done(len(comparison.rows))
 
 
-def _stores(given: str | None, described: dict[str, Experiment]) -> list[str]:
+def chosen_stores(given: str | None, described: dict[str, Experiment]) -> list[str]:
+    """The names of stores that an option gives, checked."""
     from forebay.harness.stores import STORES, find_store
 
     if given is None and described:

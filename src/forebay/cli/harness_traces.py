@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,14 +21,16 @@ from forebay.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forebay.harness.reports.trace_report import Described
+    from forebay.harness.reports.described import Described
 
 _EVENTS = 200_000
 
 
 @harness.command()
 def analyse(
-    trace: Annotated[list[Path], typer.Argument(help="Files that generate has made, or that were captured, or a gadget.log.")],
+    trace: Annotated[
+        list[Path], typer.Argument(help="Files that generate has made, or that were captured, or a gadget.log.")
+    ],
     events: Annotated[
         list[int] | None,
         typer.Option(help="How many events a trace is of, for the amplification: once for all, or once for each trace."),
@@ -40,9 +43,10 @@ def analyse(
 
     Ctrl-C ends it; a report then has the traces until then.
     """
+    from forebay.harness.reports.described import describe
     from forebay.harness.reports.facts import facts
     from forebay.harness.reports.page import require_drawing
-    from forebay.harness.reports.trace_report import describe, trace_report
+    from forebay.harness.reports.trace_report import trace_report
 
     counts = _counts(trace, events)
     names = _names(trace)
@@ -58,7 +62,7 @@ def analyse(
             for path, name, count in zip(trace, names, counts, strict=True):
                 step(name, "reading")
                 described.append(
-                    describe(name, read_trace(path), count, seed, contrast, watch=lambda what, name=name: step(name, what, False))
+                    describe(name, read_trace(path), count, seed, contrast, watch=partial(step, name, following=False))
                 )
         except KeyboardInterrupt:
             interrupted = True
@@ -79,20 +83,25 @@ def sweep(
     experiment: Annotated[Path, typer.Argument(help="A TOML file, see docs/harness.md.")],
     vary: Annotated[
         list[str],
-        typer.Option(help="A setting and its values, such as operator.slide=1s,5s,1m or source.watermarks.events=100,1000. Repeat."),
+        typer.Option(
+            help="A setting and its values, such as operator.slide=1s,5s,1m or source.watermarks.events=100,1000. Repeat."
+        ),
     ],
     out: Directory = Path("forebay-sweep"),
     events: Annotated[int, typer.Option(help="How many events of each source are used at most.", min=1)] = _EVENTS,
-    locality: Annotated[bool, typer.Option(help="Also stack distances and sequences, which take longer than all else.")] = False,
+    locality: Annotated[
+        bool, typer.Option(help="Also stack distances and sequences, which take longer than all else.")
+    ] = False,
 ) -> None:
     """Vary settings of an experiment, and report what becomes of its accesses (figures 2, 4 and 6). No store is driven.
 
     Ctrl-C ends it; the report then has what was done until then.
     """
     from forebay.harness.driver import Driver
+    from forebay.harness.reports.described import describe
     from forebay.harness.reports.facts import facts
     from forebay.harness.reports.page import require_drawing
-    from forebay.harness.reports.trace_report import describe, trace_report
+    from forebay.harness.reports.trace_report import trace_report
     from forebay.harness.sweeping import FirstEvents, varied
 
     require_drawing()
@@ -107,7 +116,13 @@ def sweep(
                 driver = Driver(each.operator)
                 batches = list(driver.accesses([FirstEvents(stream, events) for stream in each.streams]))
                 described.append(
-                    describe(name, batches, driver.events, locality=locality, watch=lambda what, name=name: step(name, what, False))
+                    describe(
+                        name,
+                        batches,
+                        driver.events,
+                        locality=locality,
+                        watch=partial(step, name, following=False),
+                    )
                 )
         except KeyboardInterrupt:
             interrupted = True
@@ -141,7 +156,9 @@ def _counts(traces: Sequence[Path], events: Sequence[int] | None) -> Sequence[in
     if not events:
         return [None] * len(traces)
     if len(events) not in (1, len(traces)):
-        raise InvalidArgument(f"events is given {len(events)} times and there are {len(traces)} traces; give it once, or for each")
+        raise InvalidArgument(
+            f"events is given {len(events)} times and there are {len(traces)} traces; give it once, or for each"
+        )
     return [*events] * (len(traces) // len(events))
 
 
@@ -155,7 +172,7 @@ def _names(traces: Sequence[Path]) -> list[str]:
 
 def _show(found: Described) -> None:
     from forebay.harness import analysis
-    from forebay.harness.reports.trace_report import SHUFFLED
+    from forebay.harness.reports.described import SHUFFLED
 
     table = Table("measure", "trace", "shuffled", title=found.name)
     table.add_row("accesses", f"{found.accesses:,}")
@@ -172,7 +189,7 @@ def _show(found: Described) -> None:
     for length, (mine, theirs) in enumerate(both, 1):
         table.add_row(f"unique sequences of {length}", f"{mine:,}", f"{theirs:,}")
     if found.working.height:
-        table.add_row("largest working set", f"{found.working['keys'].max():,}")
+        table.add_row("largest working set", f"{found.largest:,}")
     for share, lifetime in analysis.percentiles(found.lives[found.name]).items():
         table.add_row(f"time to live, {'max' if share == 100 else f'p{share:g}'}", f"{lifetime:,.0f}")
     console.print(table)
@@ -185,6 +202,6 @@ def _show_sweep(described: Sequence[Described]) -> None:
     for found in described:
         shares = [f"{share:.3f}" for share in found.composition.values()]
         amplified = (f"{found.amplified_events or 0:.2f}", f"{found.amplified_keys:.2f}")
-        most = f"{found.working['keys'].max():,}" if found.working.height else ""
+        most = f"{found.largest:,}" if found.working.height else ""
         table.add_row(escape(found.name), *shares, *amplified, most)
     console.print(table)

@@ -1,4 +1,4 @@
-"""Every store driven with every workload: the rows of a comparison, and why there is none where a store does not serve one."""
+"""Every store driven with every workload: a row for each run, or why a store does not serve a workload."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ CONTRASTS = {"sequential": "YCSB-S", "hotspot": "YCSB-H", "latest": "YCSB-L"}
 """The distributions of requests that YCSB is tuned with (section 6.2), and their names in figures."""
 CONTRASTED = ("aggregation", "tumbling-incremental", "sliding-join")
 """The operators that the paper contrasts with YCSB."""
+
+VOLATILE = ("dict", "redis")
+"""Stores that keep nothing on disk."""
 
 _SLICE = 1024
 _WARMING = 512
@@ -63,8 +66,8 @@ class Workload:
 class Row:
     """What a run of a store with a workload has given; times are microseconds and sizes megabytes.
 
-    ``whole`` says that all accesses were served. A run that ended early has the figures until then. ``why`` says why there are
-    none, if there are none.
+    ``whole`` says that all accesses were served. A run that ended early has the figures until then. ``why`` says why there
+    are none, if there are none.
     """
 
     stream: str
@@ -244,8 +247,8 @@ def table(rows: Sequence[Row]) -> pl.DataFrame:
 def of_experiment(stream: str, experiment: Experiment, name: str, limit: int | None = None) -> Workload:
     """A workload over the events of an experiment, whatever the experiment's own one is.
 
-    Settings that both operators know, such as the size of windows, are the experiment's. An operator with two inputs gets the
-    one source twice if there is no other; if it is generated, the second time with another seed.
+    Settings that both operators know, such as the size of windows, are the experiment's. An operator with two inputs gets
+    the one source twice if there is no other; if it is generated, the second time with another seed.
     """
 
     def accesses() -> Iterator[pa.RecordBatch]:

@@ -96,8 +96,8 @@ class Experiment:
         path : Path
             The file.
         settings : mapping of tuple to any value, or None
-            Settings in place of those of the file, by the names that lead to them. ``("source", "keys", "keys")`` is a setting
-            of every source, and ``("source", 0, "keys", "keys")`` one of the first.
+            Settings in place of those of the file, by the names that lead to them. ``("source", "keys", "keys")`` is a
+            setting of every source, and ``("source", 0, "keys", "keys")`` one of the first.
 
         Examples
         --------
@@ -118,7 +118,7 @@ class Experiment:
             raise InvalidArgument(f"{path} is not a TOML file: {error}") from error
         reader = _Reader(path, _lines(text))
         for place, value in (settings or {}).items():
-            reader.set(tables, place, value)
+            reader.put(tables, place, value)
         return reader.experiment(tables)
 
 
@@ -128,12 +128,12 @@ class _Reader:
     def __init__(self, path: Path, lines: Mapping[Place, int]) -> None:
         self._path, self._lines = path, lines
 
-    def set(self, tables: dict[str, Any], place: Place, value: Any) -> None:
+    def put(self, tables: dict[str, Any], place: Place, value: Any) -> None:
         """Put a setting in place of the one that the file has."""
         first, *rest = place
         if first == "source" and rest and not isinstance(rest[0], int):
             for number in range(len(tables.get("source", []))):
-                self.set(tables, (first, number, *rest), value)
+                self.put(tables, (first, number, *rest), value)
             return
         table: Any = tables
         for step in place[:-1]:

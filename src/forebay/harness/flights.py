@@ -19,10 +19,10 @@ from forebay.harness.traces import Trace
 class Flights(Trace):
     """Two events per flight, one when it departs and one when it lands, in the order of time.
 
-    It is a `Trace` that needs no file: the columns are those of a table with ``time``, ``event`` (``departed`` or ``landed``),
-    ``tailnum``, ``carrier``, ``origin``, ``dest`` and ``distance``. Its keys are planes unless ``key`` names another column.
-    A landing is final: it ends the flight of its plane. Times are those of New York. Flights that never landed where they
-    should have no landing.
+    It is a `Trace` without a file. Its columns are ``time``, ``event``, which is ``departed`` or ``landed``, ``tailnum``,
+    ``carrier``, ``origin``, ``dest`` and ``distance``. Its keys are planes unless ``key`` names another column. A landing is
+    final: it ends the flight of its plane. Times are those of New York. Flights that never landed where they should have no
+    landing.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""YCSB made as like a trace as it can be: as many accesses and keys, the same shares of reads and writes (Gadget, section 4)."""
+"""YCSB made as like a trace as it can be: as many keys, and the same shares of reads and writes (Gadget, section 4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from forebay.harness.access import DELETE, GET, MERGE, PUT
+from forebay.errors import InvalidArgument
+from forebay.harness.access import GET, MERGE, PUT
 from forebay.harness.analysis import AccessTrace
 from forebay.harness.ycsb import Ycsb
 
@@ -15,8 +16,8 @@ from forebay.harness.ycsb import Ycsb
 def tuned(batches: Iterable[pa.RecordBatch], requests: str, seed: int = 0) -> Ycsb:
     """The workload of YCSB that is nearest to a trace.
 
-    Merges count as updates, and deletes are left out, since YCSB has neither. A trace most of whose writes follow a read of the
-    same key becomes read-modify-writes.
+    Merges count as updates, and deletes are left out, since YCSB has neither. A trace most of whose writes follow a read of
+    the same key becomes read-modify-writes.
 
     Parameters
     ----------
@@ -44,11 +45,12 @@ def tuned(batches: Iterable[pa.RecordBatch], requests: str, seed: int = 0) -> Yc
     gets, puts = int(reads.sum()), int(writes.sum())
     modified = min(gets, puts) if after.sum() * 2 > puts else 0
     operations = gets + puts - modified
-    shares = {"read": gets - modified, "update": puts - modified, "modify": modified}
-    if not operations:  # there are only deletes
-        shares, operations = {"read": 1}, int((trace.operation == DELETE).sum())
+    if not operations:
+        raise InvalidArgument("the trace has deletes only, and YCSB has none; there is nothing to be like")
     return Ycsb(
-        **{name: count / operations for name, count in shares.items()},
+        read=(gets - modified) / operations,
+        update=(puts - modified) / operations,
+        modify=modified / operations,
         requests=requests,
         records=trace.count,
         operations=operations,

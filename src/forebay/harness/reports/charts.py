@@ -27,8 +27,8 @@ _PANEL = 190
 
 def styled(chart: alt.TopLevelMixin) -> alt.TopLevelMixin:
     """A chart with the fonts and lines that all of them have."""
-    return (  # type: ignore[no-any-return]
-        chart.configure(font="Helvetica, Arial, sans-serif", background="white")  # type: ignore[attr-defined]
+    return (
+        chart.configure(font="Helvetica, Arial, sans-serif", background="white")
         .configure_axis(gridColor=_FAINT, domainColor="#aab4bf", tickColor="#aab4bf", labelColor=_INK, titleColor=_INK)
         .configure_view(stroke="#d5dce4")
         .configure_title(fontSize=12, color=_INK, anchor="start")
@@ -39,8 +39,8 @@ def styled(chart: alt.TopLevelMixin) -> alt.TopLevelMixin:
 def by_store(frame: pl.DataFrame, measure: str, title: str, columns: int = 4) -> alt.TopLevelMixin:
     """A panel for each workload, a line for each store, and a dot on a logarithmic scale with what is least and most.
 
-    The frame has ``workload``, ``store``, the measure, and the measure with ``_least`` and ``_most``. Where the measure is null
-    the store does not serve the workload.
+    The frame has ``workload``, ``store``, the measure, and the measure with ``_least`` and ``_most``. Where the measure is
+    null the store does not serve the workload.
     """
     stores, workloads = (frame[name].unique(maintain_order=True).to_list() for name in ("store", "workload"))
     scale, axis = _logarithmic(pl.concat([frame[measure], frame[f"{measure}_least"], frame[f"{measure}_most"]]))
@@ -64,7 +64,9 @@ def by_store(frame: pl.DataFrame, measure: str, title: str, columns: int = 4) ->
             align="left", fontSize=10, color="#9aa5b1", fontStyle="italic"
         )
         missing = missing.encode(x=alt.value(6), text="none:N")
-        panels.append(alt.layer(spread, dots, labels, missing).properties(width=_PANEL, height=18 * len(stores), title=workload))
+        panels.append(
+            alt.layer(spread, dots, labels, missing).properties(width=_PANEL, height=18 * len(stores), title=workload)
+        )
     return styled(alt.concat(*panels, columns=columns, spacing=14).properties(title=_title(title)))
 
 
@@ -105,7 +107,10 @@ def stacked(frame: pl.DataFrame, of: str, ordered: bool = True) -> alt.TopLevelM
     labels = base.transform_filter("datum.share >= 0.04").mark_text(color="white", fontSize=10, fontWeight="bold")
     labels = labels.encode(x=alt.X("middle:Q"), text=alt.Text("share:Q", format=".0%"))
     labels = labels.transform_stack(
-        stack="share", groupby=[of], sort=[alt.SortField("place")], as_=["begin", "end"]  # type: ignore[arg-type]
+        stack="share",
+        groupby=[of],
+        sort=[alt.SortField("place")],
+        as_=["begin", "end"],
     ).transform_calculate(middle="(datum.begin + datum.end) / 2")
     return styled(alt.layer(bars, labels).properties(width=620, height=alt.Step(30)))
 
@@ -120,31 +125,44 @@ def bars(frame: pl.DataFrame, of: str, measures: Sequence[tuple[str, str]]) -> a
             y=alt.Y(f"{of}:N", sort=names, title=None, axis=left, scale=alt.Scale(domain=names)),
             x=alt.X(f"{measure}:Q", title=title, scale=alt.Scale(domain=[0, _above(frame[measure], 0.15)], nice=False)),
         )
-        text = base.mark_text(align="left", dx=4, fontSize=10, color=_INK).encode(text=alt.Text(f"{measure}:Q", format=",.3~s"))
+        text = base.mark_text(align="left", dx=4, fontSize=10, color=_INK).encode(
+            text=alt.Text(f"{measure}:Q", format=",.3~s")
+        )
         panels.append(alt.layer(base.mark_bar(color=OTHERS[number]), text).properties(width=300, height=alt.Step(26)))
     return styled(alt.concat(*panels, columns=2, spacing=30))
 
 
 def distances(frame: pl.DataFrame) -> alt.TopLevelMixin:
-    """Histograms of stack distances that overlap: panels by ``panel``, colours by ``series``, bins that double."""
+    """Histograms of stack distances, bins that double: panels by ``panel``, colours by ``series``.
+
+    The bars of two series overlap; those of more stand side by side.
+    """
     series = frame["series"].unique(maintain_order=True).to_list()
     bins = frame.unique("low").sort("low")["bin"].to_list()
-    top = _above(frame["share"], 0.05)
+    top, overlap = _above(frame["share"], 0.05), len(series) <= 2
     panels = []
     for panel in frame["panel"].unique(maintain_order=True).to_list():
-        chart = alt.Chart(frame.filter(pl.col("panel") == panel)).mark_bar(opacity=0.55)
-        panels.append(
-            chart.encode(
-                x=alt.X("bin:O", sort=bins, title="stack distance", axis=alt.Axis(labelAngle=-45, labelOverlap=True)),
-                y=alt.Y("share:Q", stack=None, title="share of accesses", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, top])),
-                color=alt.Color("series:N", sort=series, title=None, scale=alt.Scale(domain=series, range=list(OTHERS))),
-            ).properties(width=440, height=210, title=panel)
+        chart = alt.Chart(frame.filter(pl.col("panel") == panel)).mark_bar(opacity=0.55 if overlap else 1)
+        axis = alt.Axis(labelAngle=-45, labelOverlap=True, ticks=False)
+        chart = chart.encode(
+            x=alt.X("bin:O", sort=bins, title="stack distance", axis=axis, scale=alt.Scale(domain=bins)),
+            y=alt.Y(
+                "share:Q",
+                stack=None,
+                title="share of accesses",
+                axis=alt.Axis(format="%"),
+                scale=alt.Scale(domain=[0, top], nice=False),
+            ),
+            color=alt.Color("series:N", sort=series, title=None, scale=alt.Scale(domain=series, range=list(OTHERS))),
         )
+        if not overlap:
+            chart = chart.encode(xOffset=alt.XOffset("series:N", sort=series, scale=alt.Scale(domain=series)))
+        panels.append(chart.properties(width=440, height=210, title=panel))
     return styled(alt.concat(*panels, columns=2, spacing=24))
 
 
 def sequences(frame: pl.DataFrame) -> alt.TopLevelMixin:
-    """How many different sequences there are, by their length: panels by ``panel``, lines by ``series``, shuffled ones dashed."""
+    """How many different sequences there are, by their length: panels by ``panel``, lines by ``series``."""
     series = frame["series"].unique(maintain_order=True).to_list()
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=2)
     dashes = [[5, 4] if each.startswith("shuffled") else [1, 0] for each in series]

@@ -84,7 +84,8 @@ class Report:
         specifications: dict[str, dict[str, Any]] = {}
         facts = "".join(f"<tr><td>{_safe(name)}</td><td>{_safe(value)}</td></tr>" for name, value in self.facts.items())
         parts = [
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_safe(self.title)}</title><style>{_STYLE}</style>',
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_safe(self.title)}</title>',
+            f"<style>{_STYLE}</style>",
             f"<h1>{_safe(self.title)}</h1>",
             *(f'<p class="note">{_safe(note)}</p>' for note in self.notes),
             f'<table class="facts">{facts}</table>',
@@ -130,7 +131,8 @@ def _scripts(drawn: Mapping[str, str]) -> str:
         return ""
     import vl_convert
 
-    library = vl_convert.javascript_bundle().replace("</script", "<\\/script")
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub has no default
+    library = bundle.replace("</script", "<\\/script")
     calls = "".join(f'vegaEmbed("#chart-{name}",{each},{{actions:false}});\n' for name, each in drawn.items())
     return f'<script type="module">{library}\n{calls}</script>'
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import polars as pl
 
 from forebay.errors import InvalidArgument
-from forebay.harness.comparison import CAPTURED, GENERATED, Comparison, table
+from forebay.harness.comparison import CAPTURED, GENERATED, VOLATILE, Comparison, table
 from forebay.harness.reports.page import Report, Section
 
 MEASURES = (("throughput", "accesses per second"), ("p999", "p99.9 of latency, microseconds"))
 OURS = "forebay-"
-_VOLATILE = ("dict",)
 _TOGETHER = ("operator", "beside", "store", "throughput", "p999")
 
 
@@ -22,7 +21,7 @@ def summarized(rows: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from forebay.harness.comparison import Row
-    >>> rows = [Row("a", "aggregation", "generated", "dict", number, throughput=each) for number, each in enumerate((9.0, 5.0, 7.0))]
+    >>> rows = [Row("a", "w", "generated", "dict", number, throughput=each) for number, each in enumerate((9.0, 5.0, 7.0))]
     >>> summarized(table(rows)).select("rounds", "throughput", "throughput_least", "throughput_most").row(0)
     (3, 7.0, 5.0, 9.0)
     """
@@ -78,8 +77,8 @@ def store_report(comparison: Comparison, facts: dict[str, str], planned: int, co
 def read_concurrent(path: Path) -> pl.DataFrame:
     """The figures of operators that share a store, for figure 14.
 
-    They are a CSV file with the columns ``operator``, ``beside`` (``alone``, or what is beside it), ``store``, ``throughput`` and
-    ``p999`` in microseconds.
+    They are a CSV file with the columns ``operator``, ``beside`` (``alone``, or what is beside it), ``store``,
+    ``throughput`` and ``p999`` in microseconds.
     """
     try:
         frame = pl.read_csv(path)
@@ -97,11 +96,12 @@ def standing(known: pl.DataFrame) -> pl.DataFrame:
     Examples
     --------
     >>> from forebay.harness.comparison import Row
-    >>> rows = [Row("a", "aggregation", "generated", *each) for each in (("lmdb", 0, 9, 1.0, 9.0), ("forebay-rmw", 0, 9, 2.0, 3.0))]
-    >>> standing(summarized(table(rows))).select("forebay's", "other", "ratio").row(0)
+    >>> lmdb = Row("a", "aggregation", "generated", "lmdb", 0, throughput=9.0)
+    >>> ours = Row("a", "aggregation", "generated", "forebay-rmw", 0, throughput=3.0)
+    >>> standing(summarized(table([lmdb, ours]))).select("forebay's", "other", "ratio").row(0)
     ('forebay-rmw', 'lmdb', 0.3333333333333333)
     """
-    served = known.filter(pl.col("throughput").is_not_null() & ~pl.col("store").is_in(_VOLATILE))
+    served = known.filter(pl.col("throughput").is_not_null() & ~pl.col("store").is_in(VOLATILE))
     ours = pl.col("store").str.starts_with(OURS)
     keys = ["stream", "workload"]
     best = [
@@ -119,13 +119,17 @@ def standing(known: pl.DataFrame) -> pl.DataFrame:
 
 def _about(comparison: Comparison, known: pl.DataFrame) -> Section:
     bound = f" A run ends after {comparison.seconds:g} s if it has not served all by then." if comparison.seconds else ""
+    said = (
+        "1 round"
+        if comparison.rounds == 1
+        else f"{comparison.rounds} rounds: medians, with the least and the most as a line"
+    )
     text = (
-        f"One Python loop drives all stores with the same accesses, one at a time; each store may take "
-        f"{comparison.memory >> 20} MB and syncs nothing. {comparison.rounds} "
-        f"{'round' if comparison.rounds == 1 else 'rounds, of which the medians are shown, with the least and the most as a line'}."
-        f"{bound} A dict keeps nothing on disk: it shows what the loop costs. forebay's stores are made for batches and are driven "
-        "by single accesses here. Below, the fastest of forebay's stores beside the fastest other one that keeps state on disk; a "
-        "ratio below 1 is a workload that forebay loses."
+        "One Python loop drives all stores with the same accesses, one at a time; each store may take "
+        f"{comparison.memory >> 20} MB and syncs nothing. {said}.{bound} A dict keeps nothing on disk: it shows what the "
+        "loop costs. forebay's stores are made for batches and are driven by single accesses here. Below, the fastest of "
+        "forebay's stores beside the fastest other one that keeps state on disk; a ratio below 1 is a workload that forebay "
+        "loses."
     )
     part = known.filter((pl.col("kind") == GENERATED) & (pl.col("stream") != "YCSB"))
     return Section("standing", "Where forebay stands", text, table=standing(part))
@@ -178,7 +182,9 @@ def _refused(report: Report, known: pl.DataFrame) -> None:
     refused = known.filter(pl.col("why") != "").select("stream", "workload", "kind", "store", "why")
     early = known.filter(~pl.col("whole") & (pl.col("why") == "")).select("stream", "workload", "kind", "store", "accesses")
     if refused.height:
-        report.add(Section("refused", "What was not served", "Stores that do not serve a workload, or failed.", table=refused))
+        report.add(
+            Section("refused", "What was not served", "Stores that do not serve a workload, or failed.", table=refused)
+        )
     if early.height:
         text = "Runs that were ended before all was served; the accesses are those that were."
         report.add(Section("early", "What ended early", text, table=early))

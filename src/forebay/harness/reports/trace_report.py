@@ -3,128 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import combinations
 
-import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from forebay.harness import analysis
-from forebay.harness.analysis import AccessTrace, Numbers
-from forebay.harness.comparison import CONTRASTS
+from forebay.harness.reports.described import SAMPLE, SHUFFLED, Described, histogram
 from forebay.harness.reports.page import Report, Section
-from forebay.harness.tuned import tuned
-
-SHUFFLED = "shuffled"
-_POINTS = 600
-_SAMPLE = 1000
-_AGAINST = ("sequential", "latest")
-"""The distributions of requests of YCSB that come nearest, in spatial and in temporal locality (section 4)."""
-
-
-@dataclass
-class Described:
-    """A trace and what the measures say of it.
-
-    Attributes
-    ----------
-    name : str
-        What it is called in figures.
-    accesses, keys : int
-        How many there are.
-    composition : dict
-        The share of each operation.
-    amplified_events : float or None
-        Accesses per event, if the number of events is known.
-    amplified_keys : float
-        State keys per event key.
-    working : polars.DataFrame
-        The size of the working set after so many accesses; the largest of each stretch.
-    ranks : array of int64
-        The rank of each access's key, most frequent key first.
-    distances, sequences, lives : dict
-        Stack distances, unique sequences and times to live, of the trace, the shuffled trace and of YCSB.
-    """
-
-    name: str
-    accesses: int
-    keys: int
-    composition: dict[str, float]
-    amplified_events: float | None
-    amplified_keys: float
-    working: pl.DataFrame
-    ranks: Numbers
-    distances: dict[str, Numbers] = field(default_factory=dict)
-    sequences: dict[str, list[int]] = field(default_factory=dict)
-    lives: dict[str, Numbers] = field(default_factory=dict)
-
-
-def describe(
-    name: str,
-    batches: Iterable[pa.RecordBatch],
-    events: int | None = None,
-    seed: int = 0,
-    contrast: bool = False,
-    locality: bool = True,
-    watch: Callable[[str], None] = lambda what: None,
-) -> Described:
-    """What a trace is like.
-
-    Parameters
-    ----------
-    name : str
-        What it is called.
-    batches : iterable of pyarrow.RecordBatch
-        Its accesses.
-    events : int or None
-        How many events have caused them.
-    seed : int
-        For the shuffled trace and for the choice of keys.
-    contrast : bool
-        YCSB tuned to the trace is described too.
-    locality : bool
-        Stack distances and sequences are measured, which takes longer than all else.
-    watch : callable
-        Is told what is measured next.
-
-    Examples
-    --------
-    >>> from forebay.harness.driver import Driver
-    >>> from forebay.harness.events import Source
-    >>> from forebay.harness.operators import Aggregation
-    >>> found = describe("example", Driver(Aggregation()).accesses([Source(events=500)]), events=500)
-    >>> found.accesses, found.composition["GET"], found.amplified_events, sorted(found.distances)
-    (1000, 0.5, 2.0, ['example', 'shuffled'])
-    """
-    known = list(batches)
-    watch("composition")
-    trace = AccessTrace.of(known)
-    found = Described(
-        name,
-        len(trace),
-        trace.count,
-        analysis.composition(trace),
-        analysis.amplification(trace, events).events if events is not None else None,
-        analysis.amplification(trace, 1).keys,
-        _thinned(analysis.working_set(trace)),
-        analysis.ranks(trace.keys),
-    )
-    kinds = {name: trace}
-    if contrast:
-        for requests in _AGAINST:
-            kinds[CONTRASTS[requests]] = AccessTrace.of(tuned(known, requests, seed).run())
-    for kind, each in kinds.items():
-        watch(f"times to live, {kind}")
-        found.lives[kind] = analysis.times_to_live(each, _SAMPLE, seed)
-    if locality:
-        kinds[SHUFFLED] = trace.shuffled(seed)
-        for kind, each in kinds.items():
-            watch(f"stack distances, {kind}")
-            found.distances[kind] = analysis.stack_distances(each)
-            watch(f"sequences, {kind}")
-            found.sequences[kind] = analysis.unique_sequences(each)
-    return found
 
 
 def trace_report(described: Sequence[Described], facts: Mapping[str, str], notes: Iterable[str] = ()) -> Report:
@@ -136,15 +21,25 @@ def trace_report(described: Sequence[Described], facts: Mapping[str, str], notes
         return report
     composed = composition_table(described)
     report.add(
-        Section("composition", "Figure 2: composition", "The share of each operation.", charts.stacked(composed, "trace"), composed)
+        Section(
+            "composition",
+            "Figure 2: composition",
+            "The share of each operation.",
+            charts.stacked(composed, "trace"),
+            composed,
+        )
     )
     amplified = amplification_table(described)
     measures = [("keys", "state keys per event key"), ("events", "accesses per event")]
     if all(each.amplified_events is None for each in described):
         measures.pop()
-    about = "How much more a store has to do, and to hold, than the stream has. Accesses per event need the number of events."
+    about = (
+        "How much more a store has to do, and to hold, than the stream has. Accesses per event need the number of events."
+    )
     report.add(
-        Section("amplification", "Figures 3 and 4: amplification", about, charts.bars(amplified, "trace", measures), amplified)
+        Section(
+            "amplification", "Figures 3 and 4: amplification", about, charts.bars(amplified, "trace", measures), amplified
+        )
     )
     _locality(report, described)
     _working(report, described)
@@ -156,7 +51,11 @@ def trace_report(described: Sequence[Described], facts: Mapping[str, str], notes
 
 def composition_table(described: Iterable[Described]) -> pl.DataFrame:
     """The shares of operations, a row for each trace and operation."""
-    rows = [{"trace": each.name, "operation": name, "share": share} for each in described for name, share in each.composition.items()]
+    rows = [
+        {"trace": each.name, "operation": name, "share": share}
+        for each in described
+        for name, share in each.composition.items()
+    ]
     return pl.DataFrame(rows)
 
 
@@ -180,33 +79,6 @@ def working_table(described: Iterable[Described]) -> pl.DataFrame:
     return pl.concat([each.working.select(pl.lit(each.name).alias("trace"), pl.all()) for each in described])
 
 
-def histogram(distances: Numbers) -> list[tuple[int, str, float]]:
-    """The share of stack distances in bins that double: their least, what they span, and the share.
-
-    Examples
-    --------
-    >>> histogram(np.array([0, 1, 2, 3, 3]))
-    [(0, '0', 0.2), (1, '1', 0.2), (2, '2–3', 0.6)]
-    """
-    if not len(distances):
-        return []
-    places = np.where(distances > 0, np.frexp(np.maximum(distances, 1).astype(np.float64))[1], 0)
-    shares = np.bincount(places) / len(distances)
-    bins = [(0, 0), *((1 << (place - 1), (1 << place) - 1) for place in range(1, len(shares)))]
-    return [
-        (low, _brief(low) if low == high else f"{_brief(low)}–{_brief(high)}", float(share))
-        for (low, high), share in zip(bins, shares, strict=True)
-    ]
-
-
-def _brief(number: int) -> str:
-    """A bound of a bin; large ones in binary thousands."""
-    for size, sign in ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")):
-        if number > size - 2:
-            return f"{round(number / size)}{sign}"
-    return str(number)
-
-
 def _locality(report: Report, described: Sequence[Described]) -> None:
     from forebay.harness.reports import charts
 
@@ -224,7 +96,9 @@ def _locality(report: Report, described: Sequence[Described]) -> None:
         ]
         if bins:
             frame = pl.DataFrame(bins)
-            about = f"Different keys between an access and the one before of the same key, {beside}. Bars overlap, bins double."
+            about = (
+                f"Different keys between an access and the one before of the same key, {beside}. Bars overlap, bins double."
+            )
             title = f"Figure {number}: stack distances"
             means = _means(described, shown)
             report.add(Section(f"figure-{number}-distances", title, about, charts.distances(frame), frame, means))
@@ -265,7 +139,9 @@ def _working(report: Report, described: Sequence[Described]) -> None:
         return
     about = "Keys that have been accessed and will be again, or were never deleted, as the trace goes on."
     largest = frame.group_by("trace", maintain_order=True).agg(pl.col("keys").max().alias("largest working set"))
-    report.add(Section("working-set", "Figures 5 and 6: working set", about, charts.over_time(frame, "trace"), frame, largest))
+    report.add(
+        Section("working-set", "Figures 5 and 6: working set", about, charts.over_time(frame, "trace"), frame, largest)
+    )
 
 
 def _lives(report: Report, described: Sequence[Described]) -> None:
@@ -277,7 +153,7 @@ def _lives(report: Report, described: Sequence[Described]) -> None:
                 {"trace": each.name, "accesses of": _series(kind, each)}
                 | {("max" if share == 100 else f"p{share:g}"): value for share, value in found.items()}
             )
-    about = f"Accesses from the first to the last of a key, of {_SAMPLE:,} keys at most."
+    about = f"Accesses from the first to the last of a key, of {SAMPLE:,} keys at most."
     report.add(Section("times-to-live", "Table 3: times to live", about, table=pl.DataFrame(rows)))
 
 
@@ -293,7 +169,8 @@ def _pairs(report: Report, described: Sequence[Described]) -> None:
             if own is None:
                 continue
             bins += [
-                {"panel": panel, "series": each.name, "low": low, "bin": name, "share": share} for low, name, share in histogram(own)
+                {"panel": panel, "series": each.name, "low": low, "bin": name, "share": share}
+                for low, name, share in histogram(own)
             ]
             counts += [
                 {"panel": panel, "series": each.name, "length": length, "unique": count}
@@ -308,21 +185,18 @@ def _pairs(report: Report, described: Sequence[Described]) -> None:
     about = "Two traces, such as a generated and a captured one: the nearer, the more alike they are to a store."
     if bins:
         frame = pl.DataFrame(bins)
-        report.add(Section("figure-10-distances", "Figure 10: stack distances", about, charts.distances(frame), frame, pl.DataFrame()))
+        report.add(
+            Section(
+                "figure-10-distances", "Figure 10: stack distances", about, charts.distances(frame), frame, pl.DataFrame()
+            )
+        )
         frame = pl.DataFrame(counts)
         matrix = frame.pivot("length", index=["panel", "series"], values="unique", maintain_order=True)
-        report.add(Section("figure-10-sequences", "Figure 10: unique sequences", about, charts.sequences(frame), frame, matrix))
+        report.add(
+            Section("figure-10-sequences", "Figure 10: unique sequences", about, charts.sequences(frame), frame, matrix)
+        )
     about = (
-        "The statistic of Kolmogorov and Smirnov with its p-value, and the distance of Wasserstein. A p-value below 0.05 says "
-        "that the two are of different distributions."
+        "The statistic of Kolmogorov and Smirnov with its p-value, and the distance of Wasserstein. A p-value below 0.05 "
+        "says that the two are of different distributions."
     )
     report.add(Section("apart", "Table 2: how far traces are apart", about, table=pl.DataFrame(apart)))
-
-
-def _thinned(sizes: Numbers) -> pl.DataFrame:
-    """The largest size in each of at most 600 stretches."""
-    frame = pl.DataFrame({"accesses": (np.arange(len(sizes)) + 1) * analysis.STEP, "keys": sizes})
-    stretch = -(-max(len(sizes), 1) // _POINTS)
-    return frame.group_by(pl.int_range(pl.len()) // stretch, maintain_order=True).agg(
-        pl.col("accesses").last(), pl.col("keys").max()
-    ).select("accesses", "keys")
