@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -212,10 +213,10 @@ def _show(comparison: Comparison) -> None:
 
     known = summarized(rows_of(comparison.rows))
     for (stream,), rows in known.group_by("stream", maintain_order=True):
-        table = Table(title=f"{stream}: accesses per second")
+        table = Table(title=f"{stream}: accesses per second", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("workload", no_wrap=True)
         for store in comparison.stores:
-            table.add_column(store, justify="right", overflow="fold")
+            table.add_column(store.replace("-", "-\n"), justify="right", overflow="fold")
         for (workload, kind), part in rows.group_by("workload", "kind", maintain_order=True):
             found = dict(zip(part["store"], part["throughput"], strict=True))
             cells = ["" if found.get(store) is None else brief(found[store]) for store in comparison.stores]

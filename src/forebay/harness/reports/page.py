@@ -54,7 +54,7 @@ class Report:
     >>> report.add(Section("shares", "Shares", "One row.", table=pl.DataFrame({"store": ["dict"], "share": [0.25]})))
     >>> report.write(out)
     >>> sorted(path.name for path in out.iterdir()), (out / "shares.csv").read_text().splitlines()
-    (['report.html', 'shares.csv'], ['store,share', 'dict,0.25'])
+    (['facts.json', 'report.html', 'shares.csv'], ['store,share', 'dict,0.25'])
     """
 
     title: str
@@ -69,6 +69,7 @@ class Report:
     def write(self, directory: Path) -> None:
         """Write ``report.html`` and the files beside it."""
         try:
+            (directory / "facts.json").write_text(json.dumps(dict(self.facts), indent=1))
             for section in self.sections:
                 if section.table is not None:
                     section.table.write_csv(directory / f"{section.name}.csv")
