@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 import polars as pl
-import report
 
+import report
 from forebay.harness.reports.charts import brief
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -195,7 +195,7 @@ class Comparison:
         begin, done = time.monotonic(), 0
         for batch in batches:
             for first in range(0, batch.num_rows, _SLICE):
-                if self.seconds is not None and time.monotonic() - begin > self.seconds:
+                if done and self.seconds is not None and time.monotonic() - begin > self.seconds:
                     return
                 part = batch.slice(first, _SLICE)
                 self.watch(name, done, count)

@@ -135,11 +135,12 @@ def bars(frame: pl.DataFrame, of: str, measures: Sequence[tuple[str, str]]) -> a
 def distances(frame: pl.DataFrame) -> alt.TopLevelMixin:
     """Histograms of stack distances, bins that double: panels by ``panel``, colours by ``series``.
 
-    The bars of two series overlap; those of more stand side by side.
+    The bars of two series in a panel overlap; those of more stand side by side.
     """
     series = frame["series"].unique(maintain_order=True).to_list()
     bins = frame.unique("low").sort("low")["bin"].to_list()
-    top, overlap = _above(frame["share"], 0.05), len(series) <= 2
+    most = frame.group_by("panel").agg(pl.col("series").n_unique())["series"].max()
+    top, overlap = _above(frame["share"], 0.05), most == 2
     panels = []
     for panel in frame["panel"].unique(maintain_order=True).to_list():
         chart = alt.Chart(frame.filter(pl.col("panel") == panel)).mark_bar(opacity=0.55 if overlap else 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from forebay.errors import InvalidArgument
 from forebay.harness.stores.connector import MEMORY, Connector
 
-__all__ = ["MEMORY", "STORES", "Connector", "find_store", "open_store"]
+__all__ = ["MEMORY", "STORES", "Connector", "open_store", "store_class"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
@@ -46,19 +46,19 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     b'onetwo'
     """
     try:
-        kind = find_store(name)
+        kind = store_class(name)
         return kind(directory, memory)
     except ModuleNotFoundError as error:
         how = "pip install 'forebay[harness]'" if name in STORES else "install it"
         raise InvalidArgument(f"the store {name} needs {error.name}; {how}") from error
 
 
-def find_store(name: str) -> type[Connector]:
+def store_class(name: str) -> type[Connector]:
     """The class of a store, which `open_store` makes one of.
 
     Examples
     --------
-    >>> find_store("dict").__name__
+    >>> store_class("dict").__name__
     'Dictionary'
     """
     module, _, cls = name.partition(":")
