@@ -102,7 +102,7 @@ def stacked(frame: pl.DataFrame, of: str, ordered: bool = True) -> alt.TopLevelM
         x=alt.X("share:Q", title="share of accesses", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
         order="place:Q",
     )
-    colours = alt.Scale(domain=operations, range=["#1f5fa8", "#e5772e", "#f2b134", "#8a94a0"])
+    colours = alt.Scale(domain=operations, range=["#1f5fa8", "#d9691f", "#b98512", "#7b8794"])
     bars = base.mark_bar().encode(color=alt.Color("operation:N", scale=colours, title=None, sort=operations))
     labels = base.transform_filter("datum.share >= 0.04").mark_text(color="white", fontSize=10, fontWeight="bold")
     labels = labels.encode(x=alt.X("middle:Q"), text=alt.Text("share:Q", format=".0%"))
