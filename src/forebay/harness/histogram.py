@@ -41,6 +41,17 @@ class Histogram:
         self._counts[: len(counts)] += counts
         self.most = max(self.most, int(values.max()))
 
+    def percentile(self, share: float) -> int:
+        """The number that ``share`` percent are not above, or one that is a thousandth larger; 0 if there is none."""
+        reached = np.cumsum(self._counts)
+        if not reached[-1]:
+            return 0
+        place = int(np.searchsorted(reached, max(np.ceil(reached[-1] * share / 100), 1)))
+        if place < _EXACT:
+            return min(place, self.most)
+        shift, rest = divmod(place - _EXACT, _HALF)
+        return min(((rest + _HALF + 1) << (shift + 1)) - 1, self.most)
+
     def add(self, other: Histogram) -> None:
         """Count what another one has counted too.
 
@@ -54,14 +65,3 @@ class Histogram:
         """
         self._counts += other._counts
         self.most = max(self.most, other.most)
-
-    def percentile(self, share: float) -> int:
-        """The number that ``share`` percent are not above, or one that is a thousandth larger; 0 if there is none."""
-        reached = np.cumsum(self._counts)
-        if not reached[-1]:
-            return 0
-        place = int(np.searchsorted(reached, max(np.ceil(reached[-1] * share / 100), 1)))
-        if place < _EXACT:
-            return min(place, self.most)
-        shift, rest = divmod(place - _EXACT, _HALF)
-        return min(((rest + _HALF + 1) << (shift + 1)) - 1, self.most)
