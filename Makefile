@@ -4,13 +4,23 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo bench bench-quick bench-store bench-handover soak check test test-all test-random lint format hooks wheel docs clean
+.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random lint format hooks wheel docs clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@$(BIN)/python examples/flights.py
+
+demo-harness: $(VENV)/ready  ## which store suits flights, clicks and sensors: reports in demo/harness (5 minutes)
+	@rm -rf demo/harness && mkdir -p demo/harness
+	$(BIN)/forebay harness compare examples/harness/*.toml --stores all --seconds 1 --rounds 3 --out demo/harness/stores
+	$(BIN)/forebay harness generate examples/harness/flights.toml demo/harness/flights.arrow
+	$(BIN)/forebay harness generate examples/harness/clicks.toml demo/harness/clicks.arrow
+	$(BIN)/forebay harness generate examples/harness/sensors.toml demo/harness/sensors.arrow
+	$(BIN)/forebay harness analyse demo/harness/*.arrow --contrast --out demo/harness/traces
+	$(BIN)/forebay harness advise examples/harness/flights.toml --seconds 1
+	@echo "open demo/harness/stores/report.html and demo/harness/traces/report.html"
 
 bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all scales: bench/, docs/benchmarks.md (90 minutes)
 	$(BIN)/python benchmarks/race.py
@@ -22,6 +32,9 @@ bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern 
 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
+
+bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (2 hours)
+	$(BIN)/python benchmarks/harness.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from forebay.cli import harness_advise, harness_compare, harness_traces  # noqa: F401  # commands of forebay harness
 from forebay.cli.cluster import cluster
 from forebay.cli.harness import harness
 from forebay.cli.nexmark import nexmark

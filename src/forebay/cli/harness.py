@@ -75,40 +75,6 @@ def generate(
 
 
 @harness.command()
-def analyse(
-    trace: Annotated[Path, typer.Argument(help="A file that generate has made, or a gadget.log.")],
-    events: Annotated[int | None, typer.Option(help="How many events the trace is of, for the amplification.")] = None,
-    seed: Annotated[int, typer.Option(help="For the shuffled trace and for the choice of keys.")] = 0,
-) -> None:
-    """Describe a trace: composition, amplification, locality, working set and times to live."""
-    from forebay.harness import analysis
-
-    found = analysis.AccessTrace.of(_of_file(trace))
-    table = Table("measure", "trace", "shuffled", title=str(trace))
-    table.add_row("accesses", f"{len(found):,}")
-    for name, share in analysis.composition(found).items():
-        table.add_row(name, f"{share:.3f}")
-    table.add_row("state keys", f"{found.count:,}")
-    if events is not None:
-        amplified = analysis.amplification(found, events)
-        table.add_row("accesses per event", f"{amplified.events:.2f}")
-        table.add_row("state keys per event key", f"{amplified.keys:.2f}")
-    shuffled = found.shuffled(seed)
-    own, other = analysis.stack_distances(found), analysis.stack_distances(shuffled)
-    if len(own):
-        table.add_row("mean stack distance", f"{own.mean():,.1f}", f"{other.mean():,.1f}")
-    sequences = zip(analysis.unique_sequences(found), analysis.unique_sequences(shuffled), strict=True)
-    for length, (mine, theirs) in enumerate(sequences, 1):
-        table.add_row(f"unique sequences of {length}", f"{mine:,}", f"{theirs:,}")
-    sizes = analysis.working_set(found)
-    if len(sizes):
-        table.add_row("largest working set", f"{sizes.max():,}")
-    for share, lifetime in analysis.percentiles(analysis.times_to_live(found, sample=1000, seed=seed)).items():
-        table.add_row(f"time to live, {'max' if share == 100 else f'p{share:g}'}", f"{lifetime:,.0f}")
-    console.print(table)
-
-
-@harness.command()
 def run(
     experiment: ExperimentFile,
     store: Annotated[

@@ -28,6 +28,7 @@ from forebay.harness.distributions import (
 from forebay.harness.driver import Operator
 from forebay.harness.durations import microseconds
 from forebay.harness.events import Source, Stream, Watermarks
+from forebay.harness.flights import Flights
 from forebay.harness.formats import FORMATS
 from forebay.harness.operators import WORKLOADS
 from forebay.harness.stores import MEMORY, STORES
@@ -87,8 +88,16 @@ class Experiment:
     limit: int | None = None
 
     @classmethod
-    def read(cls, path: Path) -> Experiment:
+    def read(cls, path: Path, settings: Mapping[Place, Any] | None = None) -> Experiment:
         r"""The experiment that a file describes.
+
+        Parameters
+        ----------
+        path : Path
+            The file.
+        settings : mapping of tuple to any value, or None
+            Settings in place of those of the file, by the names that lead to them. ``("source", "keys", "keys")`` is a
+            setting of every source, and ``("source", 0, "keys", "keys")`` one of the first.
 
         Examples
         --------
@@ -97,6 +106,8 @@ class Experiment:
         >>> _ = path.write_text('workload = "aggregation"\n[[source]]\nevents = 10\nkeys = {kind = "zipfian", keys = 5}\n')
         >>> Experiment.read(path).streams[0].keys
         Zipfian(keys=5, exponent=0.99)
+        >>> Experiment.read(path, {("source", "keys", "keys"): 7}).streams[0].keys
+        Zipfian(keys=7, exponent=0.99)
         """
         try:
             text = path.read_text()
@@ -105,7 +116,10 @@ class Experiment:
             raise InvalidArgument(f"the experiment {path} cannot be read: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"{path} is not a TOML file: {error}") from error
-        return _Reader(path, _lines(text)).experiment(tables)
+        reader = _Reader(path, _lines(text))
+        for place, value in (settings or {}).items():
+            reader.put(tables, place, value)
+        return reader.experiment(tables)
 
 
 class _Reader:
@@ -113,6 +127,25 @@ class _Reader:
 
     def __init__(self, path: Path, lines: Mapping[Place, int]) -> None:
         self._path, self._lines = path, lines
+
+    def put(self, tables: dict[str, Any], place: Place, value: Any) -> None:
+        """Put a setting in place of the one that the file has."""
+        first, *rest = place
+        if first == "source" and rest and not isinstance(rest[0], int):
+            for number in range(len(tables.get("source", []))):
+                self.put(tables, (first, number, *rest), value)
+            return
+        table: Any = tables
+        for step in place[:-1]:
+            if isinstance(table, dict):
+                table = table.setdefault(step, {})
+            elif isinstance(table, list) and isinstance(step, int) and step < len(table):
+                table = table[step]
+            else:
+                self.wrong(place, f"there is no {'.'.join(map(str, place))} to set")
+        if not isinstance(table, dict):
+            self.wrong(place, f"there is no {'.'.join(map(str, place))} to set")
+        table[place[-1]] = value
 
     def experiment(self, tables: Table) -> Experiment:
         self._only(tables, _TOP, ())
@@ -166,6 +199,9 @@ class _Reader:
         given["watermarks"] = self.built(
             Watermarks, self._table(table, "watermarks", place) or {"events": 100}, (*place, "watermarks")
         )
+        if table.get("format") == "flights" and "trace" not in table:
+            del given["format"]
+            return self.built(Flights, given, place)
         if "trace" in table:
             given["path"] = self._path.parent / str(given.pop("trace"))
             if "format" in table:

@@ -51,3 +51,17 @@ class Histogram:
             return min(place, self.most)
         shift, rest = divmod(place - _EXACT, _HALF)
         return min(((rest + _HALF + 1) << (shift + 1)) - 1, self.most)
+
+    def add(self, other: Histogram) -> None:
+        """Count what another one has counted too.
+
+        Examples
+        --------
+        >>> one, other = Histogram(), Histogram()
+        >>> one.record([1, 2]); other.record([3])
+        >>> one.add(other)
+        >>> one.count, one.most
+        (3, 3)
+        """
+        self._counts += other._counts
+        self.most = max(self.most, other.most)

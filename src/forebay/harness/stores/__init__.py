@@ -8,7 +8,7 @@ from pathlib import Path
 from forebay.errors import InvalidArgument
 from forebay.harness.stores.connector import MEMORY, Connector
 
-__all__ = ["MEMORY", "STORES", "Connector", "open_store"]
+__all__ = ["MEMORY", "STORES", "Connector", "open_store", "store_class"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
@@ -46,14 +46,21 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     b'onetwo'
     """
     try:
-        kind = _class(name)
+        kind = store_class(name)
         return kind(directory, memory)
     except ModuleNotFoundError as error:
         how = "pip install 'forebay[harness]'" if name in STORES else "install it"
         raise InvalidArgument(f"the store {name} needs {error.name}; {how}") from error
 
 
-def _class(name: str) -> type[Connector]:
+def store_class(name: str) -> type[Connector]:
+    """The class of a store, which `open_store` makes one of.
+
+    Examples
+    --------
+    >>> store_class("dict").__name__
+    'Dictionary'
+    """
     module, _, cls = name.partition(":")
     if name in STORES:
         module, cls = f"{__name__}.{STORES[name][0]}", STORES[name][1]
