@@ -39,7 +39,8 @@ class Sample(NamedTuple):
     seconds : float
         How long they had taken.
     memory : int
-        Bytes of the process that are resident, less what it had before the run. The harness's own batches are in it.
+        Bytes of the process and of the store's own that are resident, less what they had before the run. The harness's own
+        batches are in it.
     disk : int
         Bytes of the files in the store's directory.
     """
@@ -123,12 +124,12 @@ def evaluate(
     >>> measured.accesses, measured.found, [row["operation"] for row in measured.rows()]
     (2, 1, ['GET', 'PUT'])
     """
-    measured, values, before, sampled = Measured(), _Values(), _resident(), time.monotonic()
+    measured, values, before, sampled = Measured(), _Values(), _resident(store), time.monotonic()
     try:
         for batch in replay(batches, rate):
             _serve(store, batch, values, measured)
             if time.monotonic() >= sampled + SAMPLE_SECONDS:
-                _sample(measured, before, directory)
+                _sample(store, measured, before, directory)
                 sampled = time.monotonic()
     except KeyboardInterrupt:
         measured.interrupted = True
@@ -136,23 +137,24 @@ def evaluate(
         raise
     except store.errors as error:
         raise StateDirectoryError(f"{type(store).__name__} failed after {measured.accesses:,} accesses: {error}") from error
-    _sample(measured, before, directory)
+    _sample(store, measured, before, directory)
     return measured
 
 
-def _sample(measured: Measured, before: int, directory: Path | None) -> None:
+def _sample(store: Connector, measured: Measured, before: int, directory: Path | None) -> None:
     sizes = (path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory else ()
     try:
         disk = sum(sizes)
     except FileNotFoundError:  # the store has just removed one
         disk = measured.samples[-1].disk if measured.samples else 0
-    measured.samples.append(Sample(measured.accesses, measured.seconds, _resident() - before, disk))
+    measured.samples.append(Sample(measured.accesses, measured.seconds, _resident(store) - before, disk))
 
 
-def _resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not say."""
+def _resident(store: Connector) -> int:
+    """Bytes of this process and of the store's own that are in memory; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        pages = (Path(f"/proc/{each}/statm").read_text().split()[1] for each in ("self", *store.processes))
+        return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 

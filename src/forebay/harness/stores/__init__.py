@@ -5,21 +5,28 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from forebay.errors import InvalidArgument
+from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
 from forebay.harness.stores.connector import MEMORY, Connector
 
-__all__ = ["MEMORY", "STORES", "Connector", "open_store"]
+__all__ = ["MEMORY", "STORES", "Connector", "open_store", "store_class"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
     "sqlite": ("sqlite", "Sqlite"),
     "lmdb": ("lmdb_store", "Lmdb"),
+    "berkeleydb": ("berkeleydb_store", "BerkeleyDB"),
     "rocksdb": ("rocksdb", "RocksDB"),
+    "rocksdb-delete-aware": ("rocksdb", "DeleteAwareRocksDB"),
+    "redis": ("redis_server", "Redis"),
     "forebay-rmw": ("flowkv", "ForebayRmw"),
     "forebay-aur": ("flowkv", "ForebayAur"),
     "forebay-aar": ("flowkv", "ForebayAar"),
 }
 """The names of stores, with the modules and classes that connect them."""
+
+_INSTALL = "pip install 'forebay[harness]'"
+_INSTALLS = {"berkeleydb": "apt-get install libdb-dev, then pip install 'forebay[berkeleydb]'"}
+"""What brings stores that the extra ``harness`` does not bring."""
 
 
 def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
@@ -37,7 +44,9 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     Raises
     ------
     InvalidArgument
-        There is no such store, or the package that it needs is not installed; the message names the extra that brings it.
+        There is no such store, or what it needs is not installed; the message names the extra that brings it.
+    StateDirectoryError
+        The store cannot write to the directory.
 
     Examples
     --------
@@ -46,14 +55,28 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     b'onetwo'
     """
     try:
-        kind = _class(name)
+        kind = store_class(name)
         return kind(directory, memory)
-    except ModuleNotFoundError as error:
-        how = "pip install 'forebay[harness]'" if name in STORES else "install it"
-        raise InvalidArgument(f"the store {name} needs {error.name}; {how}") from error
+    except ImportError as error:
+        how = _INSTALLS.get(name, _INSTALL) if name in STORES else "install it"
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else error
+        raise InvalidArgument(f"the store {name} needs {lacks}; {how}") from error
+    except ForebayError:
+        raise
+    except Exception as error:
+        if name not in STORES and not isinstance(error, OSError):
+            raise  # it is not ours to explain
+        raise StateDirectoryError(f"the store {name} cannot be opened in {directory}: {error}") from error
 
 
-def _class(name: str) -> type[Connector]:
+def store_class(name: str) -> type[Connector]:
+    """The class that connects a store, by the name of the store.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no such store.
+    """
     module, _, cls = name.partition(":")
     if name in STORES:
         module, cls = f"{__name__}.{STORES[name][0]}", STORES[name][1]

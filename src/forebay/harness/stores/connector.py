@@ -43,6 +43,9 @@ class Connector(ABC):
     errors: tuple[type[Exception], ...] = (OSError,)
     """What the store raises when it cannot write, as on a full disk."""
 
+    processes: tuple[int, ...] = ()
+    """The ids of processes that are the store's own, whose memory is the store's."""
+
     def __init__(self, directory: Path, memory: int) -> None:  # noqa: B027  # a store need not do anything here
         """Make an empty store."""
 

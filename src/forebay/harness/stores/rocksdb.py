@@ -7,10 +7,19 @@ the range of these keys. That is as lazy as RocksDB's own merge. Which state key
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay.harness.stores.connector import Connector
 
+if TYPE_CHECKING:
+    from rocksdict import Options, Rdict
+
 _NUMBER_BYTES = 8
+
+_DELETES_WITHIN, _DELETES, _DELETED_SHARE = 1024, 256, 0.25
+"""A file is compacted that has so many deletes within so many entries, or such a share of them."""
+_PERSIST_SECONDS = 30
+"""After how many seconds a file is compacted in any case."""
 
 
 class RocksDB(Connector):
@@ -26,7 +35,9 @@ class RocksDB(Connector):
         options.set_max_write_buffer_number(2)
         blocks.set_block_cache(Cache(memory // 5))
         options.set_block_based_table_factory(blocks)
-        self._database, self._directory = Rdict(str(directory), options), directory
+        self._configure(options)
+        self._database = Rdict(str(directory), options)
+        self._configure_open(self._database)
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever the stubs say
         self._database.set_write_options(unlogged)
@@ -65,6 +76,27 @@ class RocksDB(Connector):
         """Let go of files."""
         self._database.close()
 
+    def _configure(self, options: Options) -> None:
+        """Settings with which the database is opened."""
+
+    def _configure_open(self, database: Rdict) -> None:
+        """Settings that an open database takes."""
+
     def _forget(self, key: bytes) -> None:
         for number in range(self._merged.pop(key, 0)):
             self._database.delete(key + number.to_bytes(_NUMBER_BYTES, "big"))
+
+
+class DeleteAwareRocksDB(RocksDB):
+    """RocksDB that clears out deleted keys soon. It stands for Lethe, which has no Python package.
+
+    A file with many deletes is compacted as soon as it is written, and every file after some seconds: the bound that Lethe
+    sets on how long a deleted value may stay on disk. Lethe's layout by a second key has no counterpart here.
+    """
+
+    def _configure(self, options: Options) -> None:
+        options.add_compact_on_deletion_collector_factory(_DELETES_WITHIN, _DELETES, _DELETED_SHARE)
+
+    def _configure_open(self, database: Rdict) -> None:
+        seconds = str(_PERSIST_SECONDS)
+        database.set_options({"ttl": seconds, "periodic_compaction_seconds": seconds})
