@@ -53,7 +53,7 @@ class Redis(Connector):
 
     def merge(self, key: bytes, value: bytes) -> None:
         """Append to the value of a key."""
-        self._client.append(key, value)  # type: ignore[arg-type]  # the client says text, and takes bytes
+        self._client.append(key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove a key."""
@@ -118,6 +118,8 @@ def _start(directory: Path, memory: int) -> subprocess.Popen[bytes]:
             start_new_session=True,
         )
     except OSError as error:
+        if error.filename != program:
+            raise  # it is the directory
         raise InvalidArgument(
             f"{program} cannot be started: {error.strerror}; install it anew (apt-get install {_SERVER})"
         ) from error
