@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 
 from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
-from forebay.harness.stores.connector import MEMORY, Connector
+from forebay.harness.stores.connector import MEMORY, Changes, Connector
 
-__all__ = ["MEMORY", "STORES", "Connector", "open_store", "store_class"]
+__all__ = ["MEMORY", "STORES", "Changes", "Connector", "open_store", "store_class"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),

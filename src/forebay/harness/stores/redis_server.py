@@ -9,10 +9,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from forebay.errors import InvalidArgument
-from forebay.harness.stores.connector import Connector
+from forebay.harness.stores.connector import Changes, Connector
 
 _SERVER = "redis-server"
 _START_SECONDS = 30.0
@@ -58,6 +60,22 @@ class Redis(Connector):
     def delete(self, key: bytes) -> None:
         """Remove a key."""
         self._client.delete(key)
+
+    def get_batch(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The values of keys, in one request."""
+        values: Any = self._client.mget(keys) if keys else []
+        return list(values)
+
+    def write_batch(self, changes: Changes) -> None:
+        """Send all changes before the first answer is read."""
+        pipeline = self._client.pipeline(transaction=False)
+        if changes.puts:
+            pipeline.mset(changes.puts)
+        for key, value in changes.merges.items():
+            pipeline.append(key, value)
+        if changes.deletes:
+            pipeline.delete(*changes.deletes)
+        pipeline.execute()
 
     def close(self) -> None:
         """End the server."""

@@ -6,10 +6,12 @@ the range of these keys. That is as lazy as RocksDB's own merge. Which state key
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from forebay.harness.stores.connector import Connector
+from forebay.harness.stores.connector import Changes, Connector
 
 if TYPE_CHECKING:
     from rocksdict import Options, Rdict
@@ -22,13 +24,17 @@ _PERSIST_SECONDS = 30
 """After how many seconds a file is compacted in any case."""
 
 
+def _numbered(key: bytes, number: int) -> bytes:
+    return key + number.to_bytes(_NUMBER_BYTES, "big")
+
+
 class RocksDB(Connector):
     """An LSM tree with the paper's division of memory: two write buffers of half each, and a quarter as much of cache."""
 
     errors = (Exception,)  # rocksdict has no errors of its own
 
     def __init__(self, directory: Path, memory: int) -> None:
-        from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteOptions
+        from rocksdict import BlockBasedOptions, Cache, Options, Rdict, WriteBatch, WriteOptions
 
         options, blocks = Options(raw_mode=True), BlockBasedOptions()
         options.set_write_buffer_size(memory * 2 // 5)
@@ -41,6 +47,7 @@ class RocksDB(Connector):
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever the stubs say
         self._database.set_write_options(unlogged)
+        self._new_batch = partial(WriteBatch, raw_mode=True)
         self._merged: dict[bytes, int] = {}  # numbers of what was appended, from 0 on
 
     def get(self, key: bytes) -> bytes | None:
@@ -64,13 +71,36 @@ class RocksDB(Connector):
     def merge(self, key: bytes, value: bytes) -> None:
         """Append to the value of a key."""
         number = self._merged.get(key, 0)
-        self._database.put(key + number.to_bytes(_NUMBER_BYTES, "big"), value)
+        self._database.put(_numbered(key, number), value)
         self._merged[key] = number + 1
 
     def delete(self, key: bytes) -> None:
         """Remove a key."""
         self._forget(key)
         self._database.delete(key)
+
+    def get_batch(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The values of keys, in one call but for those to which something was appended."""
+        whole = [key for key in keys if key not in self._merged]
+        values: Any = self._database.get(whole)  # type: ignore[arg-type]  # its stubs want other keys in the list, too
+        found = dict(zip(whole, values, strict=True))
+        return [found[key] if key in found else self.get(key) for key in keys]
+
+    def write_batch(self, changes: Changes) -> None:
+        """Change all keys in one batch of RocksDB's."""
+        batch = self._new_batch()
+        for key in (*changes.puts, *changes.deletes):
+            for number in range(self._merged.pop(key, 0)):
+                batch.delete(_numbered(key, number))
+        for key, value in changes.puts.items():
+            batch.put(key, value)
+        for key, value in changes.merges.items():
+            number = self._merged.get(key, 0)
+            batch.put(_numbered(key, number), value)
+            self._merged[key] = number + 1
+        for key in changes.deletes:
+            batch.delete(key)
+        self._database.write(batch)
 
     def close(self) -> None:
         """Let go of files."""
@@ -84,7 +114,7 @@ class RocksDB(Connector):
 
     def _forget(self, key: bytes) -> None:
         for number in range(self._merged.pop(key, 0)):
-            self._database.delete(key + number.to_bytes(_NUMBER_BYTES, "big"))
+            self._database.delete(_numbered(key, number))
 
 
 class DeleteAwareRocksDB(RocksDB):
