@@ -53,6 +53,10 @@ class Histogram:
         for value, count in zip(values.tolist(), counts.tolist(), strict=True):
             self._histogram.record_value(value, count)
 
+    def add(self, other: Histogram) -> None:
+        """Count what another histogram has counted, too."""
+        self._histogram.add(other._histogram)
+
     def percentile(self, share: float) -> int:
         """The number that ``share`` percent are not above, or one that is a thousandth larger; 0 if there is none."""
         return int(self._histogram.get_value_at_percentile(share))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
 from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
 from forebay.harness.stores.connector import MEMORY, Changes, Connector
 
-__all__ = ["MEMORY", "STORES", "Changes", "Connector", "open_store", "store_class"]
+__all__ = ["MEMORY", "STORES", "Changes", "Connector", "open_store", "store_class", "temporary_store"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
@@ -67,6 +70,44 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
         if name not in STORES and not isinstance(error, OSError):
             raise  # it is not ours to explain
         raise StateDirectoryError(f"the store {name} cannot be opened in {directory}: {error}") from error
+
+
+@contextmanager
+def temporary_store(name: str, memory: int = MEMORY, parent: Path | None = None) -> Iterator[tuple[Connector, Path]]:
+    """An empty store, with its directory; in the end it is closed, and the directory is gone with all that it holds.
+
+    Parameters
+    ----------
+    name, memory
+        As in `open_store`.
+    parent : Path or None
+        Where the directory is made; by default where temporary files go.
+
+    Raises
+    ------
+    InvalidArgument, StateDirectoryError
+        As in `open_store`, or the directory cannot be made.
+
+    Examples
+    --------
+    >>> with temporary_store("sqlite") as (store, directory):
+    ...     store.put(b"k", b"one")
+    ...     sorted(path.name for path in directory.iterdir())
+    ['state.sqlite']
+    >>> directory.exists()
+    False
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=parent)
+    except OSError as error:
+        raise StateDirectoryError(f"stores cannot work in {parent or tempfile.gettempdir()}: {error.strerror}") from error
+    with made as place:
+        store = open_store(name, Path(place), memory)
+        try:
+            yield store, Path(place)
+        finally:
+            with suppress(ForebayError, *store.errors):  # what it still has to write is not wanted
+                store.close()
 
 
 def store_class(name: str) -> type[Connector]:
