@@ -4,7 +4,7 @@ import pytest
 from installed_stores import require
 
 from forebay.errors import InvalidArgument, StateDirectoryError
-from forebay.harness.access import MERGE, accesses
+from forebay.harness.access import MERGE, PUT, accesses
 from forebay.harness.stores import STORES, open_store
 from forebay.testing import ConnectorTests
 
@@ -117,6 +117,15 @@ def test_what_a_store_of_ones_own_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InvalidArgument, match="lacking_store:Store needs no_such_package; install it"):
         open_store("lacking_store:Store", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "rocksdb-delete-aware"])
+def test_rocksdb_ends_before_the_disk_is_full(name, tmp_path):
+    store = open_store(name, tmp_path)
+    with pytest.raises(OSError, match="MB may be needed for the next accesses, of which"):
+        store.keys(accesses([(PUT, 0, 1, 0, 10, 1 << 60, 0)]))
+    assert store.keys(accesses([])) == []
+    store.close()
 
 
 def test_aligned_windows_have_one_length(tmp_path):

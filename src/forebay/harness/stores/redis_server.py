@@ -75,7 +75,9 @@ class Redis(Connector):
             pipeline.append(key, value)
         if changes.deletes:
             pipeline.delete(*changes.deletes)
-        pipeline.execute()
+        for answer in pipeline.execute(raise_on_error=False):
+            if isinstance(answer, Exception):
+                raise answer
 
     def close(self) -> None:
         """End the server."""

@@ -6,11 +6,17 @@ the range of these keys. That is as lazy as RocksDB's own merge. Which state key
 
 from __future__ import annotations
 
+import errno
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.harness.access import KEY_BYTES
 from forebay.harness.stores.connector import Changes, Connector
 
 if TYPE_CHECKING:
@@ -43,12 +49,26 @@ class RocksDB(Connector):
         options.set_block_based_table_factory(blocks)
         self._configure(options)
         self._database = Rdict(str(directory), options)
+        self._directory, self._reserve = directory, memory
         self._configure_open(self._database)
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, whatever the stubs say
         self._database.set_write_options(unlogged)
         self._new_batch = partial(WriteBatch, raw_mode=True)
         self._merged: dict[bytes, int] = {}  # numbers of what was appended, from 0 on
+
+    def keys(self, batch: pa.RecordBatch) -> Sequence[Any]:
+        """The state keys of accesses, which may be too much for the disk.
+
+        On a full disk RocksDB waits for space without end, and cannot be interrupted: it must not come to that.
+        """
+        needed = (pc.sum(batch["size"]).as_py() or 0) + KEY_BYTES * batch.num_rows + self._reserve
+        free = shutil.disk_usage(self._directory).free
+        if free < needed:
+            raise OSError(
+                errno.ENOSPC, f"{needed >> 20:,} MB may be needed for the next accesses, of which {free >> 20:,} are free"
+            )
+        return super().keys(batch)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key."""
