@@ -214,10 +214,10 @@ def _run(
 
 def _stores(names: Sequence[str]) -> Sequence[str]:
     """Names of stores that there are: a wrong one is an error before the first store is driven."""
-    from forebay.harness.stores import store_class
+    from forebay.harness.stores import find_store
 
     for name in names:
-        store_class(name)
+        find_store(name)
     return names
 
 

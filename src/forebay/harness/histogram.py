@@ -54,7 +54,16 @@ class Histogram:
             self._histogram.record_value(value, count)
 
     def add(self, other: Histogram) -> None:
-        """Count what another histogram has counted, too."""
+        """Count what another one has counted too.
+
+        Examples
+        --------
+        >>> one, other = Histogram(), Histogram()
+        >>> one.record([1, 2]); other.record([3])
+        >>> one.add(other)
+        >>> one.count, one.most
+        (3, 3)
+        """
         self._histogram.add(other._histogram)
 
     def percentile(self, share: float) -> int:

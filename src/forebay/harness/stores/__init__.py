@@ -11,7 +11,7 @@ from pathlib import Path
 from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
 from forebay.harness.stores.connector import MEMORY, Changes, Connector
 
-__all__ = ["MEMORY", "STORES", "Changes", "Connector", "open_store", "store_class", "temporary_store"]
+__all__ = ["MEMORY", "STORES", "Changes", "Connector", "find_store", "open_store", "temporary_store"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
@@ -58,7 +58,7 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     b'onetwo'
     """
     try:
-        kind = store_class(name)
+        kind = find_store(name)
         return kind(directory, memory)
     except ImportError as error:
         how = _INSTALLS.get(name, _INSTALL) if name in STORES else "install it"
@@ -110,13 +110,13 @@ def temporary_store(name: str, memory: int = MEMORY, parent: Path | None = None)
                 store.close()
 
 
-def store_class(name: str) -> type[Connector]:
-    """The class that connects a store, by the name of the store.
+def find_store(name: str) -> type[Connector]:
+    """The class of a store, which `open_store` makes one of.
 
-    Raises
-    ------
-    InvalidArgument
-        There is no such store.
+    Examples
+    --------
+    >>> find_store("dict").__name__
+    'Dictionary'
     """
     module, _, cls = name.partition(":")
     if name in STORES:
