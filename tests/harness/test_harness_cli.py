@@ -1,15 +1,18 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from installed_stores import require
 from typer.testing import CliRunner
 
 from forebay.cli import app
 from forebay.errors import ForebayError, InvalidArgument
 from forebay.harness.access import read
+from forebay.harness.stores import STORES
 
 PROGRAM = [sys.executable, "-c", "from forebay.cli.app import main; main()", "harness"]
 
@@ -54,6 +57,71 @@ def test_ycsb_drives_stores_or_writes_a_trace(tmp_path):
     assert "1.000" in invoke("analyse", tmp_path / "trace.arrow")
 
 
+def test_run_gives_stores_batches(experiment):
+    output = invoke("run", experiment, "--batched", "--batch-rows", 1000)
+    for shown in ("batches of 1,000", "dict", "sqlite", "BATCH"):
+        assert shown in output
+    assert "DELETE" not in output
+
+
+def test_run_beside_shows_each_operator_alone_and_in_company(experiment, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "other.toml").write_text('workload = "sliding-holistic"\nlimit = 5000\n[[source]]\nevents = 5000\n')
+    output = invoke("run", experiment, "--beside", tmp_path / "other.toml")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "5,000" in line]
+    one, other = "tumbling-incremental", "sliding-holistic"
+    expected = [(other, "-"), (other, other), (other, one), (one, "-"), (one, other), (one, one)]
+    assert [tuple(row[:2]) for row in rows] == expected * 2
+    assert [row[4] for row in rows if row[1] == "-"] == ["1.00"] * 4
+    assert output.index("dict: ") < output.index("sqlite: ")
+
+
+def test_an_experiment_beside_itself_is_driven_twice(experiment, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    output = invoke("run", experiment, "--beside", experiment, "--store", "dict")
+    for company in ("-", "tumbling-incremental"):
+        assert output.count(f"│ tumbling-incremental │ {company} ") == 1
+
+
+def test_an_error_ends_a_run_after_what_was_measured_is_shown(experiment, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    result = CliRunner().invoke(app.app, ["harness", "run", str(experiment), "--store", "dict", "--store", "rocksdb"])
+    assert isinstance(result.exception, InvalidArgument)
+    assert "accesses/s" in result.output
+
+
+def test_all_names_of_stores_are_looked_up_first(experiment):
+    result = CliRunner().invoke(app.app, ["harness", "run", str(experiment), "--store", "dict", "--store", "roksdb"])
+    assert "there is no store 'roksdb'" in str(result.exception)
+    assert "accesses/s" not in result.output
+
+
+@pytest.mark.parametrize("name", [name for name in STORES if name not in ("dict", "redis")])
+def test_a_full_disk_is_one_line_and_exit_code_2(name, tmp_path):
+    """No file may become larger than a megabyte; what is written beyond fails as it does on a full disk."""
+    require(name)
+    (tmp_path / "experiment.toml").write_text(
+        'workload = "tumbling-holistic"\nmemory_mb = 4\nlimit = 40_000\n[operator]\nsize = "1 hour"\n'
+        "[[source]]\nevents = 40_000\nsizes = { kind = 'constant', value = 4000 }\n"
+    )
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); "
+    program = [
+        sys.executable,
+        "-c",
+        limited + PROGRAM[2],
+        "harness",
+        "run",
+        str(tmp_path / "experiment.toml"),
+        "--store",
+        name,
+    ]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    shown = done.stdout + done.stderr
+    assert done.returncode == 2, shown
+    assert re.search(r"(failed after [\d,]+ accesses|cannot be opened)", shown.replace("\n", " ")), shown
+    assert "Traceback" not in shown
+
+
 def test_a_limit_ends_a_generation(experiment, tmp_path):
     experiment.write_text("limit = 321\n" + experiment.read_text())
     assert "│ 321" in invoke("generate", experiment, tmp_path / "trace.arrow")
@@ -88,12 +156,23 @@ def test_a_log_of_gadget_is_analysed(tmp_path):
         (("ycsb", "a", "--requests", "zipf"), "requests is 'zipf'"),
         (("ycsb", "a", "--out", "{experiment}"), "exists already"),
         (("run", "{experiment}", "--store", "berkeley"), "there is no store 'berkeley'"),
+        (("run", "{experiment}", "--directory", "{dir}/none"), "stores cannot work in .*none: No such file"),
+        (("run", "{experiment}", "--beside", "{dir}/none.toml"), "cannot be read: No such file"),
+        (("run", "{experiment}", "--beside", "{experiment}", "--batched"), "leave out --trace and --batched"),
         (("run", "{experiment}", "--store", "forebay-rmw", "--trace", "{dir}/none.arrow"), "there is no trace"),
     ],
 )
 def test_bad_arguments(experiment, tmp_path, arguments, message):
     with pytest.raises(ForebayError, match=message):
         invoke(*(each.format(dir=tmp_path, experiment=experiment) for each in arguments))
+
+
+def test_a_rate_does_not_go_with_all(experiment, tmp_path):
+    (tmp_path / "slow.toml").write_text("rate = 10\n" + experiment.read_text())
+    with pytest.raises(InvalidArgument, match=r"slow\.toml has a rate, take it out"):
+        invoke("run", tmp_path / "slow.toml", "--batched")
+    with pytest.raises(InvalidArgument, match=r"experiment\.toml says None, .*slow\.toml says 10"):
+        invoke("run", experiment, "--beside", tmp_path / "slow.toml")
 
 
 def test_an_error_is_one_line_and_exit_code_2(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,6 +81,13 @@ def run(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Accesses to replay instead of those of the file's workload.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Where stores work; by default where temporary files go.")] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="An experiment whose operator shares the store: how each does alone, and in company.")
+    ] = None,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="Give stores whole batches; latencies are those of batches.")
+    ] = False,
+    batch_rows: Annotated[int, typer.Option(help="Accesses in a batch.", min=1)] = 8192,
 ) -> None:
     """Drive stores with the accesses of an experiment: throughput, latencies in microseconds, most memory and disk.
 
@@ -90,12 +96,26 @@ def run(
     from forebay.harness.evaluator import evaluate
 
     described = _read(experiment)
+    chosen = _stores(store or described.stores)
+    if batched and described.rate is not None:
+        raise InvalidArgument(f"--batched drives stores as fast as they go; {experiment} has a rate, take it out")
+    if beside is not None:
+        if trace is not None or batched:
+            raise InvalidArgument(
+                "--beside drives stores with two experiments, access by access: leave out --trace and --batched"
+            )
+        from forebay.cli.beside import run_beside
+
+        run_beside((experiment, beside), (described, _read(beside)), chosen, directory)
+        return
+    rows = batch_rows if batched else None
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:
         with _progress(name, None if trace else _events(described)) as progress:
-            return evaluate(opened, _accesses(described, trace, progress), described.rate, place)
+            return evaluate(opened, _accesses(described, trace, progress), described.rate, place, rows)
 
-    _run(str(trace or described.workload), store or described.stores, described.memory, drive, directory)
+    title = f"{trace or described.workload}{f', batches of {rows:,}' if rows else ''}"
+    _run(title, chosen, described.memory, drive, directory)
 
 
 @harness.command()
@@ -128,7 +148,7 @@ def ycsb(
         loaded = evaluate(opened, described.load())
         return loaded if loaded.interrupted else evaluate(opened, described.run(), directory=place)
 
-    _run(f"YCSB {workload.upper()}, {chosen}", store or ["dict"], memory_mb << 20, drive)
+    _run(f"YCSB {workload.upper()}, {chosen}", _stores(store or ["dict"]), memory_mb << 20, drive)
 
 
 def _run(
@@ -138,22 +158,33 @@ def _run(
     drive: Callable[[Connector, str, Path], Measured],
     directory: Path | None = None,
 ) -> None:
-    """Drive stores one after the other, each in a directory of its own, and report; Ctrl-C ends it after the one at work."""
-    from forebay.harness.stores import open_store
+    """Drive stores one after the other, each in a directory of its own, and report; Ctrl-C ends it after the one at work.
+
+    An error ends it, too, after what stores before have given was reported.
+    """
+    from forebay.harness.stores import temporary_store
 
     results: dict[str, Measured] = {}
-    for name in stores:
-        with tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=directory) as place:
-            opened = open_store(name, Path(place), memory)
-            try:
-                results[name] = drive(opened, name, Path(place))
-            finally:
-                opened.close()
-        if results[name].interrupted:
-            break
-    _report_run(title, results)
+    try:
+        for name in stores:
+            with temporary_store(name, memory, directory) as (opened, place):
+                results[name] = drive(opened, name, place)
+            if results[name].interrupted:
+                break
+    finally:
+        if results:
+            _report_run(title, results)
     if any(measured.interrupted for measured in results.values()):
         raise SystemExit(INTERRUPTED)
+
+
+def _stores(names: Sequence[str]) -> Sequence[str]:
+    """Names of stores that there are: a wrong one is an error before the first store is driven."""
+    from forebay.harness.stores import find_store
+
+    for name in names:
+        find_store(name)
+    return names
 
 
 def _require_new(out: Path) -> None:

@@ -132,7 +132,7 @@ def _counted(planned: Sequence[Workload], comparison: Comparison, done: Callable
 
 def chosen_stores(given: str | None, described: dict[str, Experiment]) -> list[str]:
     """The names of stores that an option gives, checked."""
-    from forebay.harness.stores import STORES, store_class
+    from forebay.harness.stores import STORES, find_store
 
     if given is None and described:
         names = [name for each in described.values() for name in each.stores]
@@ -143,7 +143,7 @@ def chosen_stores(given: str | None, described: dict[str, Experiment]) -> list[s
     names = list(dict.fromkeys(names))
     for name in names:
         with suppress(ModuleNotFoundError):  # the store is known, and its rows say what to install
-            store_class(name)
+            find_store(name)
     return names
 
 

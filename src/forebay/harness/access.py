@@ -133,6 +133,30 @@ def limited(batches: Iterable[pa.RecordBatch], count: int | None) -> Iterator[pa
         count = None if count is None else count - batch.num_rows
 
 
+def blocks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same accesses in batches of so many; the last one may have fewer.
+
+    Examples
+    --------
+    >>> batch = accesses([(GET, 0, 1, 0, 0, 0, 5)] * 5)
+    >>> [part.num_rows for part in blocks([batch, batch.slice(0, 2), batch], 4)]
+    [4, 4, 4]
+    """
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        waiting.append(batch)
+        count += batch.num_rows
+        if count < rows:
+            continue
+        whole = pa.concat_batches(waiting)
+        yield from (whole.slice(first, rows) for first in range(0, count - rows + 1, rows))
+        waiting = [whole.slice(count - count % rows)]
+        count %= rows
+    if count:
+        yield pa.concat_batches(waiting)
+
+
 def replay(
     batches: Iterable[pa.RecordBatch],
     rate: float | None = None,

@@ -18,9 +18,8 @@ from forebay.harness.driver import Driver, Operator
 from forebay.harness.evaluator import evaluate
 from forebay.harness.events import Source, Stream
 from forebay.harness.experiment import Experiment
-from forebay.harness.histogram import Histogram
 from forebay.harness.operators import WORKLOADS
-from forebay.harness.stores import MEMORY, open_store
+from forebay.harness.stores import MEMORY, temporary_store
 from forebay.harness.tuned import tuned
 from forebay.harness.ycsb import CORE
 
@@ -162,19 +161,17 @@ class Comparison:
         row, name = self._row(workload, store, number), f"{workload.stream}: {workload.name}, {workload.kind}, {store}"
         try:
             if not number:  # what is compiled or loaded when it is first called does not count
-                with self._opened(store, place) as (opened, _):
+                with temporary_store(store, self.memory, place) as (opened, _):
                     if evaluate(opened, limited(read(trace), _WARMING)).interrupted:
                         raise KeyboardInterrupt
-            with self._opened(store, place) as (opened, work):
+            with temporary_store(store, self.memory, place) as (opened, work):
                 if workload.load is not None and evaluate(opened, workload.load()).interrupted:
                     raise KeyboardInterrupt
                 measured = evaluate(opened, self._bounded(read(trace), name, count), directory=work)
         except Exception as error:  # a store may raise anything: the others go on
             row.why = str(error) or type(error).__name__
             return row
-        latencies = Histogram()
-        for each in measured.latencies.values():
-            latencies.add(each)
+        latencies = measured.latency()
         row.accesses, row.seconds, row.whole = measured.accesses, measured.seconds, measured.accesses == count
         row.throughput = measured.throughput
         row.p50, row.p99, row.p999 = (latencies.percentile(share) / 1000 for share in (50, 99, 99.9))
@@ -187,9 +184,6 @@ class Comparison:
                 self.rows.append(row)
             raise KeyboardInterrupt
         return row
-
-    def _opened(self, store: str, place: Path) -> _Opened:
-        return _Opened(store, place, self.memory)
 
     def _bounded(self, batches: Iterable[pa.RecordBatch], name: str, count: int) -> Iterator[pa.RecordBatch]:
         begin, done = time.monotonic(), 0
@@ -205,29 +199,6 @@ class Comparison:
     @staticmethod
     def _row(workload: Workload, store: str, number: int, why: str = "") -> Row:
         return Row(workload.stream, workload.name, workload.kind, store, number, why=why)
-
-
-class _Opened:
-    """A store in a directory of its own, which goes with it."""
-
-    def __init__(self, store: str, place: Path, memory: int) -> None:
-        self._name, self._memory = store, memory
-        self._place = tempfile.TemporaryDirectory(prefix="store-", dir=place)
-
-    def __enter__(self) -> tuple[Any, Path]:
-        work = Path(self._place.name)
-        try:
-            self._store = open_store(self._name, work, self._memory)
-        except BaseException:
-            self._place.cleanup()
-            raise
-        return self._store, work
-
-    def __exit__(self, *raised: object) -> None:
-        try:
-            self._store.close()
-        finally:
-            self._place.cleanup()
 
 
 def table(rows: Sequence[Row]) -> pl.DataFrame:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.errors import ForebayError, StateDirectoryError
-from forebay.harness.access import DELETE, GET, MERGE, PUT, Operation, replay
+from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
+from forebay.harness.access import DELETE, GET, MERGE, PUT, Operation, blocks, replay
+from forebay.harness.batched import serve
 from forebay.harness.histogram import Histogram
 from forebay.harness.stores import Connector
 
@@ -39,7 +41,8 @@ class Sample(NamedTuple):
     seconds : float
         How long they had taken.
     memory : int
-        Bytes of the process that are resident, less what it had before the run. The harness's own batches are in it.
+        Bytes of the process and of the store's own that are resident, less what they had before the run. The harness's own
+        batches are in it.
     disk : int
         Bytes of the files in the store's directory.
     """
@@ -64,6 +67,8 @@ class Measured:
         Nanoseconds.
     found : int
         How many gets found a value.
+    batches : Histogram
+        Nanoseconds of whole batches, if they were given to the store as such; then there are no others.
     interrupted : bool
         The run was ended from the keyboard; all else is of the accesses before.
     samples : list of Sample
@@ -74,6 +79,7 @@ class Measured:
     seconds: float = 0.0
     latencies: Mapping[Operation, Histogram] = field(default_factory=lambda: {each: Histogram() for each in Operation})
     found: int = 0
+    batches: Histogram = field(default_factory=Histogram)
     interrupted: bool = False
     samples: list[Sample] = field(default_factory=list)
 
@@ -82,18 +88,30 @@ class Measured:
         """Accesses per second."""
         return self.accesses / self.seconds if self.seconds else 0.0
 
+    def latency(self) -> Histogram:
+        """Nanoseconds of all operations together."""
+        together = Histogram()
+        for each in self.latencies.values():
+            together.add(each)
+        return together
+
     def rows(self) -> list[dict[str, float | str]]:
-        """Microseconds of each operation that occurred, by percentile."""
+        """Microseconds of each operation that occurred, or of batches, by percentile."""
         rows: list[dict[str, float | str]] = []
-        for operation, latency in self.latencies.items():
+        named = {**{operation.name: latency for operation, latency in self.latencies.items()}, "BATCH": self.batches}
+        for name, latency in named.items():
             if latency.count:
                 shares = {f"p{share:g}": latency.percentile(share) / 1000 for share in PERCENTILES}
-                rows.append({"operation": operation.name, "count": latency.count, **shares, "max": latency.most / 1000})
+                rows.append({"operation": name, "count": latency.count, **shares, "max": latency.most / 1000})
         return rows
 
 
 def evaluate(
-    store: Connector, batches: Iterable[pa.RecordBatch], rate: float | None = None, directory: Path | None = None
+    store: Connector,
+    batches: Iterable[pa.RecordBatch],
+    rate: float | None = None,
+    directory: Path | None = None,
+    rows: int | None = None,
 ) -> Measured:
     """Drive a store with accesses, and measure it.
 
@@ -107,9 +125,13 @@ def evaluate(
         Accesses per second, or as fast as the store takes them.
     directory : Path or None
         The store's directory, whose files are counted; without it the samples have none.
+    rows : int or None
+        Give the store so many accesses at a time, see `forebay.harness.batched`; without it, one after the other.
 
     Raises
     ------
+    InvalidArgument
+        Batches were asked for at a rate, or of no rows.
     StateDirectoryError
         The store could not write.
 
@@ -118,59 +140,97 @@ def evaluate(
     >>> from pathlib import Path
     >>> from forebay.harness.access import accesses
     >>> from forebay.harness.stores import open_store
-    >>> store = open_store("dict", Path("unused"))
-    >>> measured = evaluate(store, [accesses([(PUT, 0, 1, 0, 0, 8, 0), (GET, 0, 1, 0, 0, 0, 0)])])
+    >>> batch = accesses([(PUT, 0, 1, 0, 0, 8, 0), (GET, 0, 1, 0, 0, 0, 0)])
+    >>> measured = evaluate(open_store("dict", Path("unused")), [batch])
     >>> measured.accesses, measured.found, [row["operation"] for row in measured.rows()]
     (2, 1, ['GET', 'PUT'])
+    >>> [row["operation"] for row in evaluate(open_store("dict", Path("unused")), [batch], rows=2).rows()]
+    ['BATCH']
     """
-    measured, values, before, sampled = Measured(), _Values(), _resident(), time.monotonic()
-    try:
-        for batch in replay(batches, rate):
-            _serve(store, batch, values, measured)
-            if time.monotonic() >= sampled + SAMPLE_SECONDS:
-                _sample(measured, before, directory)
-                sampled = time.monotonic()
-    except KeyboardInterrupt:
-        measured.interrupted = True
-    except ForebayError:
-        raise
-    except store.errors as error:
-        raise StateDirectoryError(f"{type(store).__name__} failed after {measured.accesses:,} accesses: {error}") from error
-    _sample(measured, before, directory)
+    measured = Measured()
+    if rows is None:
+        drive(store, replay(batches, rate), [measured], directory)
+    elif rate is not None:
+        raise InvalidArgument("batches are served as fast as the store takes them; leave out the rate")
+    elif rows < 1:
+        raise InvalidArgument(f"a batch has {rows} accesses; it must have 1 at least")
+    else:
+        drive(store, blocks(batches, rows), [measured], directory, batched=True)
     return measured
 
 
-def _sample(measured: Measured, before: int, directory: Path | None) -> None:
+def drive(
+    store: Connector,
+    batches: Iterable[pa.RecordBatch],
+    measured: Sequence[Measured],
+    directory: Path | None = None,
+    owners: Callable[[pa.RecordBatch], npt.NDArray[np.intp]] | None = None,
+    batched: bool = False,
+) -> None:
+    """Drive a store, and count each access where its owner is measured; without owners there is one."""
+    values, before, sampled = _Values(), _resident(store), time.monotonic()
+    try:
+        for batch in batches:
+            if batched:
+                _serve_batch(store, batch, values, measured[0])
+            else:
+                _serve(store, batch, values, measured, owners(batch) if owners else np.zeros(batch.num_rows, np.intp))
+            if time.monotonic() >= sampled + SAMPLE_SECONDS:
+                _sample(store, measured, before, directory)
+                sampled = time.monotonic()
+    except KeyboardInterrupt:
+        for each in measured:
+            each.interrupted = True
+    except store.errors as error:
+        if isinstance(error, ForebayError) and not isinstance(error, StateDirectoryError):
+            raise
+        done = sum(each.accesses for each in measured)
+        raise StateDirectoryError(f"{type(store).__name__} failed after {done:,} accesses: {error}") from error
+    _sample(store, measured, before, directory)
+
+
+def _sample(store: Connector, measured: Sequence[Measured], before: int, directory: Path | None) -> None:
     sizes = (path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory else ()
     try:
         disk = sum(sizes)
     except FileNotFoundError:  # the store has just removed one
-        disk = measured.samples[-1].disk if measured.samples else 0
-    measured.samples.append(Sample(measured.accesses, measured.seconds, _resident() - before, disk))
+        disk = measured[0].samples[-1].disk if measured[0].samples else 0
+    memory = _resident(store) - before
+    for each in measured:
+        each.samples.append(Sample(each.accesses, each.seconds, memory, disk))
 
 
-def _resident() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not say."""
+def _resident(store: Connector) -> int:
+    """Bytes of this process and of the store's own that are in memory; 0 where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        pages = (Path(f"/proc/{each}/statm").read_text().split()[1] for each in ("self", *store.processes))
+        return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
 
-def _serve(store: Connector, batch: pa.RecordBatch, values: _Values, measured: Measured) -> None:
+def _serve(
+    store: Connector,
+    batch: pa.RecordBatch,
+    values: _Values,
+    measured: Sequence[Measured],
+    owners: npt.NDArray[np.intp],
+) -> None:
+    """Serve accesses one after the other."""
     keys, sizes = store.keys(batch), batch["size"].to_pylist()
     codes = batch["operation"].to_numpy()
     get, put, merge, delete = store.get, store.put, store.merge, store.delete
     is_get, is_put, is_merge = int(GET), int(PUT), int(MERGE)
     given = [values[size] for size in sizes]
-    clock, found = time.perf_counter_ns, 0
+    clock, found = time.perf_counter_ns, []
     instants = [0] * (len(keys) + 1)
     done = 0
     try:
         instants[0] = clock()
         for operation, key, value in zip(codes.tolist(), keys, given, strict=True):
             if operation == is_get:
-                found += get(key) is not None
+                if get(key) is not None:
+                    found.append(done)
             elif operation == is_put:
                 put(key, value)
             elif operation == is_merge:
@@ -181,11 +241,27 @@ def _serve(store: Connector, batch: pa.RecordBatch, values: _Values, measured: M
             instants[done] = clock()
     finally:
         taken = np.diff(np.array(instants[: done + 1], np.int64))
-        for each in (GET, PUT, MERGE, DELETE):
-            measured.latencies[each].record(taken[codes[:done] == each])
-        measured.accesses += done
-        measured.seconds += float(taken.sum()) / 1e9
-        measured.found += found
+        codes, owners, finders = codes[:done], owners[:done], owners[np.array(found, np.intp)]
+        for owner, each in enumerate(measured):
+            own = owners == owner
+            for operation in (GET, PUT, MERGE, DELETE):
+                each.latencies[operation].record(taken[own & (codes == operation)])
+            each.accesses += int(own.sum())
+            each.seconds += float(taken[own].sum()) / 1e9
+            each.found += int((finders == owner).sum())
+
+
+def _serve_batch(store: Connector, batch: pa.RecordBatch, values: _Values, measured: Measured) -> None:
+    """Serve accesses all at once. A batch that is interrupted does not count."""
+    keys, operations = store.keys(batch), batch["operation"].to_pylist()
+    given = [values[size] for size in batch["size"].to_pylist()]
+    begin = time.perf_counter_ns()
+    found = serve(store, operations, keys, given)
+    taken = time.perf_counter_ns() - begin
+    measured.batches.record([taken])
+    measured.accesses += len(operations)
+    measured.seconds += taken / 1e9
+    measured.found += len(found) - found.count(None)
 
 
 class _Values(dict[int, bytes]):

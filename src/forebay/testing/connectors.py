@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from forebay.harness.access import GET, accesses
+from forebay.harness.access import GET, Operation, accesses
+from forebay.harness.batched import serve
 from forebay.harness.stores import Connector
 from forebay.harness.stores.connector import MEMORY
+from forebay.harness.stores.dictionary import Dictionary
 
 WINDOW = 10
 """The length of all windows, so that stores pass that have aligned windows alone."""
@@ -136,3 +138,25 @@ class ConnectorTests(ABC):
                 model.pop(number, None)
         for number, key in enumerate(keys):
             assert store.get(key) == model.get(number)
+
+    @pytest.mark.parametrize("rows", [1, 37, 3000])
+    def test_batches_find_what_accesses_find_one_by_one(self, store: Connector, rows: int) -> None:
+        chance, model = random.Random(rows), Dictionary(Path(), MEMORY)
+        keys = [key for window in range(3) for key in self.keys(store, *range(40), window=window)]
+        operations = chance.choices(list(Operation), [4, 2, 6, 1], k=3000)
+        for first in range(0, len(operations), rows):
+            some = operations[first : first + rows]
+            numbers = [chance.randrange(len(keys)) for _ in some]
+            values = [b"%d," % (first + place) for place in range(len(some))]
+            expected = []
+            for operation, number, value in zip(some, numbers, values, strict=True):
+                key = b"%d" % number
+                if operation == Operation.GET:
+                    expected.append(model.get(key))
+                elif operation == Operation.DELETE:
+                    model.delete(key)
+                else:
+                    (model.put if operation == Operation.PUT else model.merge)(key, value)
+            assert serve(store, some, [keys[number] for number in numbers], values) == expected
+        for number, key in enumerate(keys):
+            assert store.get(key) == model.get(b"%d" % number)

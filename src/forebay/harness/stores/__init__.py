@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
-from forebay.errors import InvalidArgument
-from forebay.harness.stores.connector import MEMORY, Connector
+from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
+from forebay.harness.stores.connector import MEMORY, Changes, Connector
 
-__all__ = ["MEMORY", "STORES", "Connector", "open_store", "store_class"]
+__all__ = ["MEMORY", "STORES", "Changes", "Connector", "find_store", "open_store", "temporary_store"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
     "sqlite": ("sqlite", "Sqlite"),
     "lmdb": ("lmdb_store", "Lmdb"),
+    "berkeleydb": ("berkeleydb_store", "BerkeleyDB"),
     "rocksdb": ("rocksdb", "RocksDB"),
+    "rocksdb-delete-aware": ("rocksdb", "DeleteAwareRocksDB"),
+    "redis": ("redis_server", "Redis"),
     "forebay-rmw": ("flowkv", "ForebayRmw"),
     "forebay-aur": ("flowkv", "ForebayAur"),
     "forebay-aar": ("flowkv", "ForebayAar"),
 }
 """The names of stores, with the modules and classes that connect them."""
+
+_INSTALL = "pip install 'forebay[harness]'"
+_INSTALLS = {"berkeleydb": "apt-get install libdb-dev, then pip install 'forebay[berkeleydb]'"}
+"""What brings stores that the extra ``harness`` does not bring."""
 
 
 def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
@@ -37,7 +47,9 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     Raises
     ------
     InvalidArgument
-        There is no such store, or the package that it needs is not installed; the message names the extra that brings it.
+        There is no such store, or what it needs is not installed; the message names the extra that brings it.
+    StateDirectoryError
+        The store cannot write to the directory.
 
     Examples
     --------
@@ -46,19 +58,64 @@ def open_store(name: str, directory: Path, memory: int = MEMORY) -> Connector:
     b'onetwo'
     """
     try:
-        kind = store_class(name)
+        kind = find_store(name)
         return kind(directory, memory)
-    except ModuleNotFoundError as error:
-        how = "pip install 'forebay[harness]'" if name in STORES else "install it"
-        raise InvalidArgument(f"the store {name} needs {error.name}; {how}") from error
+    except ImportError as error:
+        how = _INSTALLS.get(name, _INSTALL) if name in STORES else "install it"
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else error
+        raise InvalidArgument(f"the store {name} needs {lacks}; {how}") from error
+    except ForebayError:
+        raise
+    except Exception as error:
+        if name not in STORES and not isinstance(error, OSError):
+            raise  # it is not ours to explain
+        raise StateDirectoryError(f"the store {name} cannot be opened in {directory}: {error}") from error
 
 
-def store_class(name: str) -> type[Connector]:
+@contextmanager
+def temporary_store(name: str, memory: int = MEMORY, parent: Path | None = None) -> Iterator[tuple[Connector, Path]]:
+    """An empty store, with its directory; in the end it is closed, and the directory is gone with all that it holds.
+
+    Parameters
+    ----------
+    name, memory
+        As in `open_store`.
+    parent : Path or None
+        Where the directory is made; by default where temporary files go.
+
+    Raises
+    ------
+    InvalidArgument, StateDirectoryError
+        As in `open_store`, or the directory cannot be made.
+
+    Examples
+    --------
+    >>> with temporary_store("sqlite") as (store, directory):
+    ...     store.put(b"k", b"one")
+    ...     sorted(path.name for path in directory.iterdir())
+    ['state.sqlite']
+    >>> directory.exists()
+    False
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=parent)
+    except OSError as error:
+        raise StateDirectoryError(f"stores cannot work in {parent or tempfile.gettempdir()}: {error.strerror}") from error
+    with made as place:
+        store = open_store(name, Path(place), memory)
+        try:
+            yield store, Path(place)
+        finally:
+            with suppress(ForebayError, *store.errors):  # what it still has to write is not wanted
+                store.close()
+
+
+def find_store(name: str) -> type[Connector]:
     """The class of a store, which `open_store` makes one of.
 
     Examples
     --------
-    >>> store_class("dict").__name__
+    >>> find_store("dict").__name__
     'Dictionary'
     """
     module, _, cls = name.partition(":")

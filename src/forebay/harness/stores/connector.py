@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -15,11 +15,30 @@ MEMORY = 256 << 20
 """Bytes of memory that a store may take unless it is told otherwise: what the paper gives each."""
 
 
+class Changes(NamedTuple):
+    """What a batch does to a store. No key is in two of them.
+
+    Attributes
+    ----------
+    puts : dict
+        Values of keys, in place of those that they may have.
+    merges : dict
+        What is appended to the values of keys.
+    deletes : list
+        Keys that go, if they are there.
+    """
+
+    puts: dict[Any, bytes]
+    merges: dict[Any, bytes]
+    deletes: list[Any]
+
+
 class Connector(ABC):
     """A store, as a few operations on state keys. Values are bytes, and a merge appends to them.
 
     A connector is made with a directory of its own and with the bytes of memory that it may take, and makes an empty store.
     No store syncs what it writes: state is lost with the machine, as that of a stream processor between checkpoints.
+    A store that has an interface for batches may use it in `get_batch` and `write_batch`; otherwise these go key by key.
     `forebay.testing.ConnectorTests` checks a connector.
 
     Examples
@@ -43,6 +62,9 @@ class Connector(ABC):
     errors: tuple[type[Exception], ...] = (OSError,)
     """What the store raises when it cannot write, as on a full disk."""
 
+    processes: tuple[int, ...] = ()
+    """The ids of processes that are the store's own, whose memory is the store's."""
+
     def __init__(self, directory: Path, memory: int) -> None:  # noqa: B027  # a store need not do anything here
         """Make an empty store."""
 
@@ -65,6 +87,19 @@ class Connector(ABC):
     @abstractmethod
     def delete(self, key: Any) -> None:
         """Remove a key and its value; nothing happens if there is none."""
+
+    def get_batch(self, keys: Sequence[Any]) -> Sequence[bytes | None]:
+        """The values of different keys, which stay; None where there is none."""
+        return [self.get(key) for key in keys]
+
+    def write_batch(self, changes: Changes) -> None:
+        """Do all changes of a batch."""
+        for key, value in changes.puts.items():
+            self.put(key, value)
+        for key, value in changes.merges.items():
+            self.merge(key, value)
+        for key in changes.deletes:
+            self.delete(key)
 
     def close(self) -> None:  # noqa: B027  # a store need not have anything to let go of
         """Let go of files. What the store holds need not survive."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from forebay.harness.stores.connector import Connector
+from forebay.harness.stores.connector import Changes, Connector
 
 _TRANSACTION = 4096
 _MAP_BYTES = 1 << 40
@@ -40,10 +41,28 @@ class Lmdb(Connector):
         self._transaction.delete(key)
         self._changed()
 
+    def get_batch(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The values of keys, in one call."""
+        found = self._found(keys)
+        return [found.get(key) for key in keys]
+
+    def write_batch(self, changes: Changes) -> None:
+        """Change all keys in one transaction."""
+        old = self._found(changes.merges)
+        merged = ((key, old.get(key, b"") + value) for key, value in changes.merges.items())
+        self._transaction.cursor().putmulti([*changes.puts.items(), *merged])
+        for key in changes.deletes:
+            self._transaction.delete(key)
+        self._transaction.commit()
+        self._begin()
+
     def close(self) -> None:
         """Let go of the file."""
         self._transaction.abort()
         self._environment.close()
+
+    def _found(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        return dict(self._transaction.cursor().getmulti(keys))
 
     def _begin(self) -> None:
         self._transaction, self._changes = self._environment.begin(write=True), 0

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
-from forebay.harness.stores.connector import Connector
+from forebay.harness.stores.connector import Changes, Connector
 
 _TRANSACTION = 4096
 """Changes in a transaction; each alone would write its pages."""
+_VARIABLES = 500
+"""Keys in one statement."""
+
+_PUT = "INSERT INTO state VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+_MERGE = "INSERT INTO state VALUES (?, ?) ON CONFLICT DO UPDATE SET value = CAST(value || excluded.value AS BLOB)"
+_DELETE = "DELETE FROM state WHERE key = ?"
 
 
 class Sqlite(Connector):
@@ -37,16 +44,32 @@ class Sqlite(Connector):
 
     def put(self, key: bytes, value: bytes) -> None:
         """Give a key a value."""
-        self._change("INSERT INTO state VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value", key, value)
+        self._change(_PUT, key, value)
 
     def merge(self, key: bytes, value: bytes) -> None:
         """Append to the value of a key."""
-        appended = "CAST(value || excluded.value AS BLOB)"
-        self._change(f"INSERT INTO state VALUES (?, ?) ON CONFLICT DO UPDATE SET value = {appended}", key, value)  # noqa: S608
+        self._change(_MERGE, key, value)
 
     def delete(self, key: bytes) -> None:
         """Remove a key."""
-        self._change("DELETE FROM state WHERE key = ?", key)
+        self._change(_DELETE, key)
+
+    def get_batch(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """The values of keys, some hundreds in one statement."""
+        found: dict[bytes, bytes] = {}
+        for first in range(0, len(keys), _VARIABLES):
+            some = keys[first : first + _VARIABLES]
+            marks = ", ".join("?" * len(some))
+            found.update(self._run(f"SELECT key, value FROM state WHERE key IN ({marks})", some))  # noqa: S608
+        return [found.get(key) for key in keys]
+
+    def write_batch(self, changes: Changes) -> None:
+        """Change all keys in one transaction."""
+        run = self._database.executemany
+        run(_PUT, changes.puts.items())
+        run(_MERGE, changes.merges.items())
+        run(_DELETE, ((key,) for key in changes.deletes))
+        self._commit()
 
     def close(self) -> None:
         """Let go of the file."""
@@ -56,6 +79,9 @@ class Sqlite(Connector):
         self._run(statement, values)
         self._changes += 1
         if self._changes == _TRANSACTION:
-            self._run("COMMIT")
-            self._run("BEGIN")
-            self._changes = 0
+            self._commit()
+
+    def _commit(self) -> None:
+        self._run("COMMIT")
+        self._run("BEGIN")
+        self._changes = 0

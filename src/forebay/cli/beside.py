@@ -1,0 +1,113 @@
+"""``forebay harness run --beside``: operators that share a store, each alone and in company (Gadget's figure 14)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from forebay.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from forebay.harness.evaluator import Measured
+    from forebay.harness.experiment import Experiment
+
+console = Console()
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class Row(NamedTuple):
+    """How an operator did in some company."""
+
+    store: str
+    operator: str
+    company: str
+    measured: Measured
+
+
+def run_beside(
+    paths: Sequence[Path], experiments: Sequence[Experiment], stores: Sequence[str], directory: Path | None
+) -> None:
+    """Drive each store with each operator alone, beside another of its kind, and beside the other; report each operator.
+
+    Memory and rate are those of the first experiment. Each run has as many accesses of an operator as the first run, which
+    ends with the shorter experiment.
+    """
+    first, second = experiments
+    if first.rate != second.rate:
+        raise InvalidArgument(
+            f"operators that share a store have one rate; {paths[0]} says {first.rate}, {paths[1]} says {second.rate}"
+        )
+    companies = [(0, 1), (0,), (1,), (0, 0), (1, 1)]
+    names = next(
+        (names for names in ([first.workload, second.workload], [path.stem for path in paths]) if names[0] != names[1]),
+        [str(path) for path in paths],
+    )
+    if names[0] == names[1]:
+        companies, names = [(0, 0), (0,)], [first.workload] * 2
+    rows: list[Row] = []
+    try:
+        for store in stores:
+            _drive(store, names, companies, experiments, directory, rows)
+            if rows[-1].measured.interrupted:
+                break
+    finally:
+        if rows:
+            _report(f"{names[0]} beside {names[1]}", rows)
+    if rows[-1].measured.interrupted:
+        raise SystemExit(INTERRUPTED)
+
+
+def _drive(
+    store: str,
+    names: Sequence[str],
+    companies: Sequence[tuple[int, ...]],
+    experiments: Sequence[Experiment],
+    directory: Path | None,
+    rows: list[Row],
+) -> None:
+    """Add what operators do on a store in each company, until a run is interrupted."""
+    from forebay.harness.access import limited
+    from forebay.harness.beside import evaluate_beside
+    from forebay.harness.driver import Driver
+    from forebay.harness.stores import temporary_store
+
+    most: int | None = None
+    for company in companies:
+        with temporary_store(store, experiments[0].memory, directory) as (opened, place):
+            streams = [
+                limited(Driver(each.operator).accesses(each.streams), each.limit if most is None else most)
+                for each in (experiments[number] for number in company)
+            ]
+            with console.status(f"{store}: {' and '.join(names[number] for number in company)}"):
+                measured = evaluate_beside(opened, streams, experiments[0].rate, place)
+        for number in dict.fromkeys(company):  # two of a kind do alike: one is reported
+            other = names[company[1 - company.index(number)]] if len(company) > 1 else ""
+            rows.append(Row(store, names[number], other, measured[company.index(number)]))
+        if measured[0].interrupted:
+            return
+        most = measured[0].accesses
+
+
+def _report(title: str, rows: Sequence[Row]) -> None:
+    for store in dict.fromkeys(row.store for row in rows):
+        own = sorted((row for row in rows if row.store == store), key=lambda row: (row.operator, row.company))
+        alone = {row.operator: row.measured.throughput for row in own if not row.company}
+        table = Table(
+            "operator", "beside", "accesses", "accesses/s", "of alone", "p50 us", "p99.9 us", title=f"{store}: {title}"
+        )
+        for row in own:
+            latency, base = row.measured.latency(), alone.get(row.operator)
+            table.add_row(
+                row.operator,
+                (row.company or "-") + (" (interrupted)" if row.measured.interrupted else ""),
+                f"{row.measured.accesses:,}",
+                f"{row.measured.throughput:,.0f}",
+                f"{row.measured.throughput / base:.2f}" if base else "",
+                *(f"{latency.percentile(share) / 1000:,.4g}" for share in (50, 99.9)),
+            )
+        console.print(table)
