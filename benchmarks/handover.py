@@ -141,7 +141,7 @@ class Meter(threading.Thread):
 
 
 def cpu_seconds() -> float:
-    """CPU time of all processes of the machine since it was started, but those that are niced: they are not the cluster's."""
+    """CPU time of the machine's processes since it was started; what is niced is not the cluster's."""
     user, _, system = map(int, Path("/proc/stat").read_text().split()[1:4])
     return (user + system) / os.sysconf("SC_CLK_TCK")
 
