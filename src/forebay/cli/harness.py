@@ -32,6 +32,7 @@ harness = typer.Typer(
 console = Console()
 
 ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file, see docs/harness.md; or a config.txt of Gadget.")]
+VirtualNode = Annotated[int | None, typer.Option(help="Of captured accesses, only those of this virtual node.")]
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -76,14 +77,15 @@ def generate(
 
 @harness.command()
 def analyse(
-    trace: Annotated[Path, typer.Argument(help="A file that generate has made, or a gadget.log.")],
+    trace: Annotated[Path, typer.Argument(help="A file of generate, a gadget.log, or a directory of captured accesses.")],
     events: Annotated[int | None, typer.Option(help="How many events the trace is of, for the amplification.")] = None,
     seed: Annotated[int, typer.Option(help="For the shuffled trace and for the choice of keys.")] = 0,
+    vnode: VirtualNode = None,
 ) -> None:
     """Describe a trace: composition, amplification, locality, working set and times to live."""
     from forebay.harness import analysis
 
-    found = analysis.AccessTrace.of(_of_file(trace))
+    found = analysis.AccessTrace.of(_of_file(trace, vnode))
     table = Table("measure", "trace", "shuffled", title=str(trace))
     table.add_row("accesses", f"{len(found):,}")
     for name, share in analysis.composition(found).items():
@@ -116,6 +118,7 @@ def run(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Accesses to replay instead of those of the file's workload.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Where stores work; by default where temporary files go.")] = None,
+    vnode: VirtualNode = None,
 ) -> None:
     """Drive stores with the accesses of an experiment: throughput, latencies in microseconds, most memory and disk.
 
@@ -127,7 +130,7 @@ def run(
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:
         with _progress(name, None if trace else _events(described)) as progress:
-            return evaluate(opened, _accesses(described, trace, progress), described.rate, place)
+            return evaluate(opened, _accesses(described, trace, progress, vnode), described.rate, place)
 
     _run(str(trace or described.workload), store or described.stores, described.memory, drive, directory)
 
@@ -195,11 +198,16 @@ def _require_new(out: Path) -> None:
         raise InvalidArgument(f"{out} exists already; name a file that does not")
 
 
-def _of_file(trace: Path) -> Iterator[pa.RecordBatch]:
-    """The accesses of a file, one of ours or a gadget.log."""
+def _of_file(trace: Path, vnode: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The accesses of a file, one of ours or a gadget.log, or of a directory of captured ones."""
     from forebay.harness.access import read
+    from forebay.harness.capture import read_captured
     from forebay.harness.gadget_log import read_gadget_log
 
+    if trace.is_dir():
+        return read_captured(trace, vnode)
+    if vnode is not None:
+        raise InvalidArgument(f"{trace} has no virtual nodes; leave out --vnode, it is for captured accesses")
     return read_gadget_log(trace) if trace.suffix == ".log" else read(trace)
 
 
@@ -240,10 +248,12 @@ def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Ite
         yield batch
 
 
-def _accesses(experiment: Experiment, trace: Path | None, progress: _Progress) -> Iterator[pa.RecordBatch]:
+def _accesses(
+    experiment: Experiment, trace: Path | None, progress: _Progress, vnode: int | None
+) -> Iterator[pa.RecordBatch]:
     from forebay.harness.driver import Driver
 
-    return _of_file(trace) if trace is not None else _watched(Driver(experiment.operator), experiment, progress)
+    return _of_file(trace, vnode) if trace is not None else _watched(Driver(experiment.operator), experiment, progress)
 
 
 class _Counted:
