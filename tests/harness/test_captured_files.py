@@ -110,10 +110,11 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 
 
 def test_the_command_line_takes_a_directory(tmp_path):
-    trace, experiment = tmp_path / "trace", tmp_path / "experiment.toml"
+    trace, other, experiment = tmp_path / "trace", tmp_path / "other", tmp_path / "experiment.toml"
     for vnode, count in ((0, 30), (2, 10)):
         rows = [access for key in range(count) for access in (row(GET, key, key), row(PUT, key, key))]
         write(trace / "operator", 0, vnode, *rows)
+        write(other / "operator", 0, vnode, *rows[:20])
     experiment.write_text('workload = "aggregation"\nstores = ["dict"]\n[[source]]\nevents = 1\n')
 
     def invoke(*arguments):
@@ -121,6 +122,10 @@ def test_the_command_line_takes_a_directory(tmp_path):
 
     assert "80" in invoke("analyse", trace)
     assert "20" in invoke("analyse", trace, "--vnode", 2)
+    assert "0.00%" in invoke("analyse", trace, "--against", trace)
+    apart = invoke("analyse", trace, "--against", other)  # half of its state keys are missing
+    assert "unique sequences" in apart
+    assert "0.00%" not in apart
     ran = invoke("run", experiment, "--trace", trace / "operator", "--store", "dict", "--vnode", 0)
     assert "60" in ran
     with pytest.raises(InvalidArgument, match="no virtual nodes"):

@@ -11,13 +11,14 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Capture, WindowPlan
 from forebay.engine.window_join import WindowJoin
-from forebay.harness import access, analysis
+from forebay.harness import access
 from forebay.harness.access import DELETE, GET, MERGE, PUT
 from forebay.harness.arrivals import ConstantRate
 from forebay.harness.capture import About, read_captured, write_captured
 from forebay.harness.distributions import Zipfian
 from forebay.harness.driver import Driver
 from forebay.harness.events import BEGINNING, Source
+from forebay.harness.likeness import likeness
 from forebay.harness.operators import WORKLOADS
 from forebay.harness.recorder import Recorder
 from forebay.patterns import Pattern
@@ -166,13 +167,11 @@ def test_an_instance_asks_for_what_the_harness_generates(name, tmp_path):
         assert rows_of(mine) == rows_of(other)
         return
     # where sessions become one, the harness keeps the earliest, and forebay the latest
-    one, two = (analysis.AccessTrace.of(table.to_batches()) for table in (mine, other))
-    assert np.bincount(one.operation).tolist() == np.bincount(two.operation).tolist()
-    assert one.count == two.count
-    assert analysis.distance(mine["key"].to_numpy(), other["key"].to_numpy()).p_value == 1
-    assert analysis.distance(analysis.stack_distances(one), analysis.stack_distances(two)).p_value > 0.05
-    pairs = zip(analysis.unique_sequences(one), analysis.unique_sequences(two), strict=True)
-    assert all(abs(ours - theirs) <= 0.02 * theirs for ours, theirs in pairs)
+    assert counted(mine) == counted(other)
+    alike = likeness(mine.to_batches(), other.to_batches())
+    assert alike.keys.p_value == 1
+    assert alike.stacks.p_value > 0.05
+    assert alike.sequences <= 0.02
 
 
 def counted(table):

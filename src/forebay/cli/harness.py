@@ -81,6 +81,9 @@ def analyse(
     events: Annotated[int | None, typer.Option(help="How many events the trace is of, for the amplification.")] = None,
     seed: Annotated[int, typer.Option(help="For the shuffled trace and for the choice of keys.")] = 0,
     vnode: VirtualNode = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another trace of the same events: how alike are both?")
+    ] = None,
 ) -> None:
     """Describe a trace: composition, amplification, locality, working set and times to live."""
     from forebay.harness import analysis
@@ -108,6 +111,8 @@ def analyse(
     for share, lifetime in analysis.percentiles(analysis.times_to_live(found, sample=1000, seed=seed)).items():
         table.add_row(f"time to live, {'max' if share == 100 else f'p{share:g}'}", f"{lifetime:,.0f}")
     console.print(table)
+    if against is not None:
+        _report_likeness(_of_file(trace, vnode), against)
 
 
 @harness.command()
@@ -191,6 +196,18 @@ def _run(
     _report_run(title, results)
     if any(measured.interrupted for measured in results.values()):
         raise SystemExit(INTERRUPTED)
+
+
+def _report_likeness(trace: Iterator[pa.RecordBatch], against: Path) -> None:
+    from forebay.harness.likeness import likeness
+
+    found = likeness(trace, _of_file(against))
+    table = Table("measure", "apart", "KS p-value", title=f"against {against}")
+    table.add_row("composition", f"{found.composition:.4f}")
+    for name, distance in (("event keys", found.keys), ("stack distances", found.stacks)):
+        table.add_row(name, f"{distance.ks:.4f}", f"{distance.p_value:.3f}")
+    table.add_row("unique sequences", f"{found.sequences:.2%}")
+    console.print(table)
 
 
 def _require_new(out: Path) -> None:
