@@ -81,9 +81,7 @@ def analyse(
     events: Annotated[int | None, typer.Option(help="How many events the trace is of, for the amplification.")] = None,
     seed: Annotated[int, typer.Option(help="For the shuffled trace and for the choice of keys.")] = 0,
     vnode: VirtualNode = None,
-    against: Annotated[
-        Path | None, typer.Option(help="Another trace of the same events: how alike are both?")
-    ] = None,
+    against: Annotated[Path | None, typer.Option(help="Another trace of the same events: how alike are both?")] = None,
 ) -> None:
     """Describe a trace: composition, amplification, locality, working set and times to live."""
     from forebay.harness import analysis
