@@ -175,6 +175,7 @@ def test_operators_that_cannot_be_captured_are_refused(spark, capturing, tmp_pat
     refused = {
         "of windows that fire more than once": lambda: fb.groupBy(ticks, minutes).firing("5 seconds").agg(count),
         "of count windows": lambda: fb.groupBy(ticks, fb.count_window(10), "value").agg(count),
+        "of holistic .* with emit='every'": lambda: fb.rolling(ticks, "value", emit="every").agg(fb.median("value")),
         "of fb.dedupe": lambda: fb.dedupe(ticks, "value", within="1 minute"),
         "of fb.continuousJoin": lambda: fb.continuousJoin(ticks, ticks, on="value", until=F.col("value") > 1),
     }

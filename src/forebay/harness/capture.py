@@ -94,7 +94,8 @@ def write_captured(directory: Path, about: About, accesses: pa.RecordBatch) -> P
     try:
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+            small = pa.ipc.IpcWriteOptions(compression="lz4")
+            with pa.OSFile(str(temporary), "wb") as file, pa.ipc.new_file(file, schema, options=small) as writer:
                 writer.write_batch(accesses)
             temporary.replace(path)
         finally:

@@ -107,7 +107,7 @@ def planned(
     """
     capture = None
     if conf.capture_trace and df.isStreaming:
-        require_capturable(windowing.windows, windowing.firing, windowing.text)
+        require_capturable(windowing.windows, windowing.firing, choice.pattern, windowing.text)
         by = ", ".join(key.text for key in keys)
         capture = Capture(conf.capture_trace, f"{windowing.text} by {by}: {', '.join(reads)}")
     names = tuple(f"k{place}" for place in range(len(keys)))
