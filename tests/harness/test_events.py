@@ -127,6 +127,17 @@ def test_a_watermark_is_the_latest_time_less_the_delay(every, delay, cut, late):
         assert watermark == (block.time[:sent].max() - delay if sent else events.BEGINNING)
 
 
+@given(every=st.integers(1, 50), cut=st.integers(0, 200), late=st.booleans())
+def test_a_watermark_that_is_behind_is_the_one_before(every, cut, late):
+    block = all_of(Source(200, late=0.3 if late else 0, bound=5000))
+    at_once, behind = (Watermarks(events=every, delay=7, behind=each).follower() for each in (False, True))
+    now = at_once(block.time, block.arrival)
+    parts = [slice(0, cut), slice(cut, None)]
+    found = np.concatenate([behind(block.time[part], block.arrival[part]) for part in parts])
+    assert found[every:].tolist() == now[:-every].tolist()
+    assert (found[:every] == events.BEGINNING).all()
+
+
 @given(interval=st.integers(1, 5000), cut=st.integers(0, 200))
 def test_a_watermark_comes_once_in_an_interval(interval, cut):
     block = all_of(Source(200))

@@ -34,6 +34,7 @@ deviation = 2.5
 
 [source.watermarks]
 interval = "10 seconds"
+behind = true
 
 [[source]]
 trace = "taxi.csv"
@@ -60,7 +61,7 @@ def test_all_that_a_file_can_say(tmp_path):
             Bursty(100, 1_000_000, 2_000_000),
             Zipfian(50),
             Normal(20, 2.5),
-            Watermarks(interval=10_000_000),
+            Watermarks(interval=10_000_000, behind=True),
             late=0.02,
             bound=3_000_000,
             seed=3,
@@ -116,11 +117,12 @@ def test_arrivals_of_a_trace_are_beside_the_experiment(tmp_path):
         ("rate = 100,", "rate = -1,", 16, "rate is -1"),
         ('"zipfian", keys', '"zipf", keys', 17, "kind is 'zipf'; it must be one of constant, uniform, zipfian"),
         ('kind = "normal"\n', "", 19, "kind is missing; it must be one of"),
+        ("behind = true", "behind = 1", 26, "behind is 1; it must be true or false"),
         ("mean = 20", "mean = true", 21, "mean is True; it must be a number"),
         ('interval = "10 seconds"', "interval = 0", 24, "must be above 0"),
-        ('unit = "s"', 'unit = "h"', 27, "unit is 'h'"),
-        ('["what", "END"]', '"END"', 31, "final is 'END'; it must be a list"),
-        ('["what", "END"]', '["what", 4]', 31, "it must be a list, and each of it text"),
+        ('unit = "s"', 'unit = "h"', 28, "unit is 'h'"),
+        ('["what", "END"]', '"END"', 32, "final is 'END'; it must be a list"),
+        ('["what", "END"]', '["what", 4]', 32, "it must be a list, and each of it text"),
         ("[operator]", "[operater]", 7, "there is no setting operater"),
         ('workload = "interval-join"', 'workload = "aggregation"', 8, "there is no setting lower; there are none"),
     ],

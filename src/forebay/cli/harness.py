@@ -31,6 +31,7 @@ harness = typer.Typer(
 console = Console()
 
 ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file, see docs/harness.md; or a config.txt of Gadget.")]
+VirtualNode = Annotated[int | None, typer.Option(help="Of captured accesses, only those of this virtual node.")]
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -88,6 +89,7 @@ def run(
         bool, typer.Option("--batched", help="Give stores whole batches; latencies are those of batches.")
     ] = False,
     batch_rows: Annotated[int, typer.Option(help="Accesses in a batch.", min=1)] = 8192,
+    vnode: VirtualNode = None,
 ) -> None:
     """Drive stores with the accesses of an experiment: throughput, latencies in microseconds, most memory and disk.
 
@@ -112,7 +114,7 @@ def run(
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:
         with _progress(name, None if trace else _events(described)) as progress:
-            return evaluate(opened, _accesses(described, trace, progress), described.rate, place, rows)
+            return evaluate(opened, _accesses(described, trace, progress, vnode), described.rate, place, rows)
 
     title = f"{trace or described.workload}{f', batches of {rows:,}' if rows else ''}"
     _run(title, chosen, described.memory, drive, directory)
@@ -192,11 +194,16 @@ def _require_new(out: Path) -> None:
         raise InvalidArgument(f"{out} exists already; name a file that does not")
 
 
-def _of_file(trace: Path) -> Iterator[pa.RecordBatch]:
-    """The accesses of a file, one of ours or a gadget.log."""
+def read_trace(trace: Path, vnode: int | None = None) -> Iterator[pa.RecordBatch]:
+    """The accesses of a file, one of ours or a gadget.log, or of a directory of captured ones."""
     from forebay.harness.access import read
+    from forebay.harness.capture import read_captured
     from forebay.harness.gadget_log import read_gadget_log
 
+    if trace.is_dir():
+        return read_captured(trace, vnode)
+    if vnode is not None:
+        raise InvalidArgument(f"{trace} has no virtual nodes; leave out --vnode, it is for captured accesses")
     return read_gadget_log(trace) if trace.suffix == ".log" else read(trace)
 
 
@@ -237,10 +244,12 @@ def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Ite
         yield batch
 
 
-def _accesses(experiment: Experiment, trace: Path | None, progress: _Progress) -> Iterator[pa.RecordBatch]:
+def _accesses(
+    experiment: Experiment, trace: Path | None, progress: _Progress, vnode: int | None
+) -> Iterator[pa.RecordBatch]:
     from forebay.harness.driver import Driver
 
-    return _of_file(trace) if trace is not None else _watched(Driver(experiment.operator), experiment, progress)
+    return read_trace(trace, vnode) if trace is not None else _watched(Driver(experiment.operator), experiment, progress)
 
 
 class _Counted:

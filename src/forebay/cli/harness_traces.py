@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from forebay.cli.harness import INTERRUPTED, console, harness
-from forebay.cli.harness import _of_file as read_trace
+from forebay.cli.harness import INTERRUPTED, VirtualNode, console, harness, read_trace
 from forebay.cli.harness_compare import Directory, make_new
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pyarrow as pa
 
     from forebay.harness.reports.described import Described
 
@@ -29,7 +30,7 @@ _EVENTS = 200_000
 @harness.command()
 def analyse(
     trace: Annotated[
-        list[Path], typer.Argument(help="Files that generate has made, or that were captured, or a gadget.log.")
+        list[Path], typer.Argument(help="Files of generate, directories of captured accesses, or a gadget.log.")
     ],
     events: Annotated[
         list[int] | None,
@@ -38,8 +39,9 @@ def analyse(
     out: Annotated[Path | None, typer.Option(help="A directory for a report; it must not exist.")] = None,
     contrast: Annotated[bool, typer.Option(help="With --out: also YCSB that is tuned to each trace (figure 7).")] = False,
     seed: Annotated[int, typer.Option(help="For the shuffled trace and for the choice of keys.")] = 0,
+    vnode: VirtualNode = None,
 ) -> None:
-    """Describe traces: composition, amplification, locality, working set and times to live; several against each other.
+    """Describe traces: composition, amplification, locality, working set and times to live; others against the first.
 
     Ctrl-C ends it; a report then has the traces until then.
     """
@@ -51,7 +53,7 @@ def analyse(
     counts = _counts(trace, events)
     names = _names(trace)
     for path in trace:
-        next(iter(read_trace(path)), None)  # what cannot be read is said before anything is measured
+        next(iter(read_trace(path, vnode)), None)  # what cannot be read is said before anything is measured
     if out is not None:
         require_drawing()
         make_new(out)
@@ -62,7 +64,9 @@ def analyse(
             for path, name, count in zip(trace, names, counts, strict=True):
                 step(name, "reading")
                 described.append(
-                    describe(name, read_trace(path), count, seed, contrast, watch=partial(step, name, following=False))
+                    describe(
+                        name, read_trace(path, vnode), count, seed, contrast, watch=partial(step, name, following=False)
+                    )
                 )
         except KeyboardInterrupt:
             interrupted = True
@@ -72,6 +76,8 @@ def analyse(
             trace_report(described, facts(), note).write(out)
     for each in described:
         _show(each)
+    for path, each in zip(trace[1:], described[1:], strict=False):
+        _show_likeness(read_trace(trace[0], vnode), read_trace(path, vnode), f"{each.name} and {described[0].name}")
     if out is not None:
         console.print(f"the report is {out / 'report.html'}", soft_wrap=True)
     if interrupted:
@@ -192,6 +198,18 @@ def _show(found: Described) -> None:
         table.add_row("largest working set", f"{found.largest:,}")
     for share, lifetime in analysis.percentiles(found.lives[found.name]).items():
         table.add_row(f"time to live, {'max' if share == 100 else f'p{share:g}'}", f"{lifetime:,.0f}")
+    console.print(table)
+
+
+def _show_likeness(first: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch], title: str) -> None:
+    from forebay.harness.likeness import likeness
+
+    found = likeness(other, first)
+    table = Table("measure", "apart", "KS p-value", title=title)
+    table.add_row("composition", f"{found.composition:.4f}")
+    for name, distance in (("event keys", found.keys), ("stack distances", found.stacks)):
+        table.add_row(name, f"{distance.ks:.4f}", f"{distance.p_value:.3f}")
+    table.add_row("unique sequences", f"{found.sequences:.2%}")
     console.print(table)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
+from forebay.engine.observer import ARRIVAL, Observer
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, partial_batch, results, window_column
 from forebay.engine.stored_form import StoredForm
@@ -42,8 +43,10 @@ class AlignedInstance:
         fired_until: int = NEVER,
         archive: Archive | None = None,
         disk: Disk = LOCAL,
+        observer: Observer | None = None,
     ) -> None:
         assert isinstance(plan.windows, AlignedWindows)
+        self._observer = observer
         self._plan, self._windows = plan, plan.windows
         if plan.pattern is Pattern.RMW:
             assert isinstance(plan.aggregation, Aggregation)
@@ -61,6 +64,12 @@ class AlignedInstance:
 
         Those whose last window has fired are dropped and counted. The others are never lost.
         """
+        if self._observer is not None:
+            rows, windows_of_rows = self._windows.placements(batch[SLICE].to_numpy())
+            open_ = windows_of_rows + self._windows.size > self._fired_until
+            starts = windows_of_rows[open_]
+            self._observer.enters(batch, rows[open_], starts, starts + self._windows.size)
+            batch = batch.drop_columns([ARRIVAL])
         if self._plan.pattern is Pattern.RMW and not partial:
             batch, partial = partial_batch(self._plan, pl.DataFrame(batch), (SLICE,)), True
         windows = self._windows
@@ -152,6 +161,10 @@ class AlignedInstance:
         else:
             part, by = self._by_window(windows, part), [WINDOW]
         placed = part if by or isinstance(aggregation, Aggregation) else part.with_columns(window_column(windows[0]))
+        if self._observer is not None:
+            told = (part if by else part.with_columns(window_column(windows[0]))).select(WINDOW, *self._plan.keys)
+            fired = told.unique(maintain_order=True).sort(WINDOW, maintain_order=True)
+            self._observer.leaves(fired, *self._bounds(fired[WINDOW].to_numpy()).T)
         partial = self._plan.pattern is Pattern.RMW
         yield from results(self._plan, placed, self._bounds, only=None if by else windows[0], partial=partial)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
+from forebay.engine.observer import Observer, window_ids
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
@@ -54,7 +55,9 @@ class ByKeyInstance(ABC):
         fired_until: int = NEVER,
         archive: Archive | None = None,
         disk: Disk = LOCAL,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer
         aggregation = plan.aggregation
         shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
         if isinstance(aggregation, Aggregation) and not shared:  # a window is of one key
@@ -174,6 +177,21 @@ class ByKeyInstance(ABC):
         if self._incremental:
             rows = self._merge(rows)
         return rows, self._results(rows.rename({SLOT: WINDOW}), merged=self._incremental)
+
+    def _ended(self, slots: Slots, rows: pl.DataFrame, left: Times | None = None, *, read: bool = True) -> None:
+        """Tell the observer that windows have fired, of which these are the rows.
+
+        ``left`` says of windows that merge how many others their keys have then.
+        """
+        if self._observer is None:
+            return
+        index = self._store.index
+        order = pl.DataFrame({SLOT: slots}).with_row_index("place")
+        keys = rows.select(SLOT, *self._plan.keys).unique(maintain_order=True)
+        keys = keys.join(order, on=SLOT, how="left", maintain_order="left").sort("place", maintain_order=True)
+        ended = keys[SLOT].to_numpy()
+        merged = {} if left is None else {"ids": window_ids(index, ended), "left": left[keys["place"].to_numpy()]}
+        self._observer.leaves(keys, *index.bounds(ended), read=read, **merged)
 
     def _results(
         self, rows: pl.DataFrame, bounds: npt.NDArray[np.int64] | None = None, *, merged: bool = False

@@ -36,6 +36,9 @@ class CountInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        if self._observer is not None:
+            nothing = np.zeros(batch.num_rows, np.int64)
+            self._observer.enters(batch, np.arange(batch.num_rows), nothing, nothing)
         slices = pl.Series(SLICE, self._windows.slice_starts(numbers))
         self._append(pl.DataFrame(batch).select(self._plan.packed.names).with_columns(slices), slots)
         touched = np.unique(slots)

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.engine.plan import WindowPlan
-from forebay.engine.row_join import AWAITED, LEFT, MET, ONCE, PAIRS, RIGHT, ROW, JoinInstance, Places, Rows
+from forebay.engine.row_join import AWAITED, INSTANT, LEFT, MET, ONCE, PAIRS, RIGHT, ROW, JoinInstance, Places, Rows
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
 from forebay.windows import END, HIGH, LOW, Intervals
@@ -37,6 +37,7 @@ class IntervalJoinInstance(JoinInstance):
         if self._fresh:
             yield from self._arrive(self._arrived(), watermark)
         due = self._store.index.due(watermark)
+        self._tell_expired(due)
         waiting = due[np.isin(self._sides(due), AWAITED.get(self._join.how, ()))]
         for slots in self._fitting(waiting) if len(waiting) else ():
             rows = self._stored(slots, np.zeros(len(slots), np.int64))
@@ -87,6 +88,10 @@ class IntervalJoinInstance(JoinInstance):
         if waits.any():
             high, low = (frame[name].to_numpy()[waits] for name in (HIGH, LOW))
             slots = self._store.index.place_exact(high, low, *self._windows.windows(ends[waits], side))
+            if self._observer is not None:
+                placed = pa.concat_batches(frame.filter(waits).to_arrow().to_batches())
+                instants = placed[INSTANT].to_numpy()
+                self._observer.enters(placed, np.arange(placed.num_rows), instants, instants, side)
             numbered = frame.with_columns(pl.col(ROW) + pl.Series(rows.met).cast(pl.Int64) * MET)
             self._append(self._as_stored(numbered.filter(waits)), slots)
 
@@ -105,6 +110,18 @@ class IntervalJoinInstance(JoinInstance):
         order = np.argsort(slots)
         ends = pl.Series(END, self._store.index.ends(owners))
         return Rows(frame.with_columns(ends), keys[order][np.searchsorted(slots[order], owners)], met.to_numpy().copy())
+
+    def _tell_expired(self, slots: Slots) -> None:
+        """Tell the observer which rows no partner can come for any more: a line per side, key and instant."""
+        if self._observer is None or not len(slots):
+            return
+        rows = self._store.get(slots).filter(pl.col(ROW) >= 0)
+        rows = rows.with_columns(pl.Series(END, self._store.index.ends(rows[SLOT].to_numpy())))
+        sides = self._sides(rows[SLOT].to_numpy())
+        for side in (LEFT, RIGHT):
+            lists = rows.filter(sides == side).select(INSTANT, END, *self._plan.keys).unique(maintain_order=True)
+            instants = lists[INSTANT].to_numpy()
+            self._observer.leaves(lists, instants, instants, side=side, when=lists[END].to_numpy(), read=False)
 
     # results --------------------------------------------------------------------------------------------------------
 

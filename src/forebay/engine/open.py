@@ -11,6 +11,7 @@ from forebay.engine.counts import CountInstance
 from forebay.engine.dedupe import DedupeInstance
 from forebay.engine.instance import Instance
 from forebay.engine.interval_join import IntervalJoinInstance
+from forebay.engine.observer import Observer
 from forebay.engine.panes import PaneInstance
 from forebay.engine.plan import WindowPlan
 from forebay.engine.sessions import SessionInstance
@@ -51,6 +52,7 @@ def open_instance(
     archive: Archive | None = None,
     updating: bool = False,
     disk: Disk = LOCAL,
+    observer: Observer | None = None,
 ) -> Instance:
     """The instance that runs a plan, in append or update mode.
 
@@ -70,6 +72,8 @@ def open_instance(
         Whether a micro-batch emits what it has changed, instead of windows that have ended.
     disk : Disk
         What the directory is on.
+    observer : Observer, optional
+        Is told what the instance does.
     """
     if plan.firing is not None:
         kind: Callable[..., Instance] = PaneInstance
@@ -77,4 +81,4 @@ def open_instance(
         kind = UpdateInstance
     else:
         kind = _KINDS[type(plan.windows)]
-    return kind(plan, directory, version, fired_until, archive, disk)
+    return kind(plan, directory, version, fired_until, archive, disk, observer)

@@ -24,6 +24,14 @@ NEVER = -(2**62)
 
 
 @dataclass(frozen=True)
+class Capture:
+    """Where state accesses are recorded: in which directory, and as those of which operator, in words."""
+
+    directory: str
+    operator: str
+
+
+@dataclass(frozen=True)
 class WindowPlan:
     """All that an instance needs to know of its operator.
 
@@ -49,6 +57,8 @@ class WindowPlan:
         When the watermark has not moved for so many microseconds of wall time, event time passes with the wall clock.
     identified_by : tuple of str or None
         The columns that tell keys apart, if they are not ``keys``. Those that are not packed come beside what is.
+    capture : Capture or None
+        Where the operator's state accesses are recorded, if they are.
     """
 
     windows: Windows
@@ -61,6 +71,7 @@ class WindowPlan:
     firing: Firing | None = None
     idle_timeout: int | None = None
     identified_by: tuple[str, ...] | None = None
+    capture: Capture | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:

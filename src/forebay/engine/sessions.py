@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.observer import windows_left
 from forebay.engine.plan import WindowPlan
 from forebay.store.filenames import Version
 from forebay.windows import END, ETT, HIGH, LOW, START, CustomWindows
@@ -21,6 +22,7 @@ class SessionInstance(ByKeyInstance):
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
+        self._merging = not isinstance(plan.windows, CustomWindows) or plan.windows.merging
         super().__init__(plan, *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
@@ -47,9 +49,16 @@ class SessionInstance(ByKeyInstance):
         self._waiting_bytes = 0
         high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
         ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
-        windows, index = self._plan.windows, self._store.index
-        merging = not isinstance(windows, CustomWindows) or windows.merging
-        slots = (index.place_merging if merging else index.place_exact)(high, low, start, end, ett)
+        index = self._store.index
+        if self._observer is None:
+            slots = (index.place_merging if self._merging else index.place_exact)(high, low, start, end, ett)
+        elif self._merging:
+            steps = index.place_in_steps(high, low, start, end, ett)
+            slots = steps.slots
+            self._observer.merges(batch, start, end, steps, index)
+        else:
+            slots = index.place_exact(high, low, start, end, ett)
+            self._observer.enters(batch, np.arange(batch.num_rows), start, end)
         self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
 
     def _due(self) -> int:
@@ -57,9 +66,12 @@ class SessionInstance(ByKeyInstance):
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         self._place()
-        due = self._store.index.due(watermark)
+        index = self._store.index
+        due = index.due(watermark)
         for slots in self._fitting(due) if len(due) else ():
-            _, found = self._window_results(slots)
+            rows, found = self._window_results(slots)
+            if self._observer is not None:
+                self._ended(slots, rows, windows_left(index, slots) if self._merging else None)
             yield from found
             self._store.remove(slots)
         self._count(windows_fired=len(due))

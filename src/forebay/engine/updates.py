@@ -37,6 +37,8 @@ class UpdateInstance(ByKeyInstance):
             rows, starts = rows[open_], starts[open_]
             high, low = (batch[name].to_numpy()[rows] for name in (HIGH, LOW))
             slots = self._store.index.place_exact(high, low, starts, starts + self._windows.size)
+            if self._observer is not None:
+                self._observer.enters(batch, rows, starts, starts + self._windows.size)
             self._append(self._stored_columns(batch, rows, partial=partial), slots, partial=partial)
             self._touched.append(np.unique(slots))
 
@@ -52,6 +54,8 @@ class UpdateInstance(ByKeyInstance):
             self._append(merged.drop(SLOT), merged[SLOT].to_numpy(), partial=True)
         self._touched.clear()
         due = self._store.index.due(watermark)
+        if self._observer is not None and len(due):
+            self._ended(due, self._store.get(due), read=False)
         self._store.remove(due)
         self._count(windows_fired=len(due))
         self._fired_until = max(self._fired_until, watermark)

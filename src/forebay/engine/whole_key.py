@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -18,6 +19,9 @@ class WholeKeyInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        if self._observer is not None:
+            nothing = np.zeros(batch.num_rows, np.int64)
+            self._observer.enters(batch, np.arange(batch.num_rows), nothing, nothing)
         self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
 
     def fire(self, now: int) -> Iterator[pa.RecordBatch]:
@@ -30,6 +34,10 @@ class WholeKeyInstance(ByKeyInstance):
         due = live[end > start]
         for slots in self._fitting(due) if len(due) else ():
             rows, found = self._window_results(slots)
+            if self._observer is not None and not (self._incremental and every == 0):  # then it gives what it has just put
+                nothing = np.zeros(len(slots), np.int64)
+                keys = rows.unique(SLOT, keep="first", maintain_order=True)
+                self._observer.leaves(keys, nothing, nothing, removed=discarding)
             yield from found
             if discarding:
                 self._store.remove(slots)

@@ -76,18 +76,22 @@ class Events:
 class Watermarks:
     """How often a source sends a watermark: after ``events`` events, or when ``interval`` microseconds have passed.
 
-    A watermark is the latest event time so far less ``delay``.
+    A watermark is the latest event time so far less ``delay``. With ``behind`` it is sent when the next one is due, as in
+    micro-batches: what has come before one of these holds after its last event.
 
     Examples
     --------
     >>> time = np.array([0, 10, 20, 15, 40])
     >>> Watermarks(events=2, delay=5).follower()(time, np.maximum.accumulate(time)).tolist()[1:]
     [5, 5, 15, 15]
+    >>> Watermarks(events=2, delay=5, behind=True).follower()(time, np.maximum.accumulate(time)).tolist()[3:]
+    [5, 5]
     """
 
     events: int | None = None
     interval: int | None = None
     delay: int = 0
+    behind: bool = False
 
     def __post_init__(self) -> None:
         if (self.events is None) == (self.interval is None):
@@ -103,6 +107,7 @@ class Watermarks:
 class _Follower:
     def __init__(self, watermarks: Watermarks) -> None:
         self._watermarks, self._seen, self._latest, self._sent = watermarks, 0, BEGINNING, BEGINNING
+        self._due = BEGINNING
         self._first: int | None = None
 
     def __call__(self, time: Times, arrival: Times) -> Times:
@@ -119,7 +124,12 @@ class _Follower:
             period, before = (arrival - self._first) // self._watermarks.interval, self._seen
             self._seen = int(period[-1])
         latest = np.maximum.accumulate(np.maximum(time, self._latest))
-        sent = np.where(np.diff(period, prepend=before) > 0, latest - self._watermarks.delay, self._sent)
+        due = np.diff(period, prepend=before) > 0
+        sent = np.where(due, latest - self._watermarks.delay, self._sent)
+        if self._watermarks.behind and due.any():
+            reached = sent[due]
+            sent[due] = [self._due, *reached[:-1]]
+            self._due = int(reached[-1])
         watermark: Times = np.maximum.accumulate(sent)
         self._latest, self._sent = int(latest[-1]), int(watermark[-1])
         return watermark

@@ -267,8 +267,9 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "float": _is_number,
     "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
 }
-_SAID = {"int": "a whole number", "float": "a number", "str": "text"}
+_SAID = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
 
 def _lines(text: str) -> dict[Place, int]:

@@ -14,12 +14,10 @@ import pyarrow.parquet as pq
 
 from forebay.errors import InvalidArgument
 from forebay.harness.events import BLOCK, END, Events, Times, Watermarks
-from forebay.store.identity import identities
+from forebay.harness.keys import key_numbers
 
 UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """What whole or decimal numbers in a column of times may count, in microseconds."""
-
-_SECRET = "00" * 16
 
 
 @dataclass(frozen=True)
@@ -144,10 +142,7 @@ class Trace:
         raise InvalidArgument(f"{self.path}: {self.time} is {column.type}; times must be timestamps or numbers")
 
     def _keys(self, batch: pa.RecordBatch) -> Times:
-        column = batch[self.key]
-        if pa.types.is_integer(column.type) and not column.null_count and column.type != pa.uint64():
-            return np.asarray(column.cast(pa.int64()))
-        return identities([column], len(column), _SECRET)[1]
+        return key_numbers([batch[self.key]], batch.num_rows)
 
     def _sizes(self, batch: pa.RecordBatch, rows: int) -> Times:
         if not isinstance(self.size, str):

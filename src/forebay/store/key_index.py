@@ -12,13 +12,14 @@ slot until the parent goes, so rows that name it still belong somewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import index_kernels as kernels
+from forebay.store import step_kernels
 from forebay.store.index_kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
 
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
@@ -28,6 +29,30 @@ _MOST_STORED = 2**31 - 1
 
 _AT_ONCE = 1 << 16
 """Rows that are placed at a time: there must be room for as many more windows."""
+
+
+class Steps(NamedTuple):
+    """What rows have done one after the other to windows that merge.
+
+    Attributes
+    ----------
+    slots : array of int32
+        The window of each row.
+    changed : array of bool
+        Whether the windows of its key have other bounds than before the row.
+    windows : array of int64
+        How many windows the key has after the row.
+    absorbed : array of int64
+        How many windows another one has absorbed.
+    others : array of int32
+        Those, the ones of the first row first.
+    """
+
+    slots: Slots
+    changed: npt.NDArray[np.bool_]
+    windows: Times
+    absorbed: Times
+    others: Slots
 
 
 class KeyIndex:
@@ -75,6 +100,10 @@ class KeyIndex:
         """
         (slots,) = self._placed(kernels.place_merging, high, low, start, end, end if ett is None else ett)
         return slots
+
+    def place_in_steps(self, high: Times, low: Times, start: Times, end: Times, ett: Times) -> Steps:
+        """What `place_merging` does, and what each row has changed."""
+        return Steps(*self._placed(step_kernels.place_in_steps, high, low, start, end, ett))
 
     def place_exact(self, high: Times, low: Times, start: Times, end: Times, ett: Times | None = None) -> Slots:
         """The window of each row, where a window is a key with exactly these bounds."""
@@ -127,6 +156,11 @@ class KeyIndex:
     def identities(self, slots: Slots) -> tuple[Times, Times]:
         """The identities of the keys of windows."""
         return self.columns.high[slots], self.columns.low[slots]
+
+    def generations(self, slots: Slots) -> npt.NDArray[np.int32]:
+        """The generations of slots."""
+        generations: npt.NDArray[np.int32] = self.columns.generation[slots]
+        return generations
 
     def stored(self, slots: Slots) -> Times:
         """How many rows windows have on disk, those that they have absorbed left out."""

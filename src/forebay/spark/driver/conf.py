@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
+from forebay.spark.driver.capture import CAPTURE
 from forebay.spark.properties import PREFIX
 from forebay.state.places import Durability, Place, local_path
 from forebay.store.archive import archive_at
@@ -68,6 +69,8 @@ class Conf:
         ``spark.forebay.maxSpaceAmplification``: bytes on disk over live bytes above which state is compacted.
     prometheus_port : int or None
         ``spark.forebay.prometheusPort``: where the driver shows its metrics to Prometheus.
+    capture_trace : str or None
+        ``spark.forebay.captureTrace``: a directory in which the state accesses of streams are recorded.
     """
 
     memory_mb: int = 256
@@ -84,6 +87,7 @@ class Conf:
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
     prometheus_port: int | None = None
+    capture_trace: str | None = None
 
     @classmethod
     def of(cls, session: SparkSession, *, streaming: bool = False) -> Conf:
@@ -122,6 +126,7 @@ class Conf:
             read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
             max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),
             prometheus_port=read(_integer, "prometheusPort", 0, 0) or None,
+            capture_trace=read(_capture_trace) if streaming else None,
         )
         if not problems:
             read(lambda _: conf.options)
@@ -259,13 +264,30 @@ def _state_directory(session: SparkSession) -> str | None:
             raise UnsupportedConfiguration(f"{PREFIX}stateDirectory is {text!r}; it must be an absolute path or a URL")
         archive_at(text)
         return text
+    return _writable("stateDirectory", path)
+
+
+def _capture_trace(session: SparkSession) -> str | None:
+    """A directory that can be written."""
+    text = session.conf.get(CAPTURE, None)
+    if not text:
+        return None
+    path = local_path(text)
+    if path is None:
+        raise UnsupportedConfiguration(
+            f"{CAPTURE} is {text!r}; it must be the absolute path of a directory that the driver and all executors can write"
+        )
+    return _writable("captureTrace", path)
+
+
+def _writable(name: str, path: Path) -> str:
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise StateDirectoryError(
-            f"{PREFIX}stateDirectory is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
+            f"{PREFIX}{name} is {path}, which cannot be written: {os.strerror(error.errno or 0)}. "
             "Give the driver and executors write access, or name another directory."
         ) from error
     return str(path)

@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import Capture, WindowPlan
 from forebay.patterns import Choice, Pattern
 from forebay.spark.driver.analysis import analysis, arrow_schema
+from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import identity
 from forebay.spark.driver.windows import seconds
@@ -104,6 +105,11 @@ def planned(
     rows : sequence of Column
         The columns that the input has for the user, if they are not all that there are.
     """
+    capture = None
+    if conf.capture_trace and df.isStreaming:
+        require_capturable(windowing.windows, windowing.firing, choice.pattern, windowing.text)
+        by = ", ".join(key.text for key in keys)
+        capture = Capture(conf.capture_trace, f"{windowing.text} by {by}: {', '.join(reads)}")
     names = tuple(f"k{place}" for place in range(len(keys)))
     key_columns = [key.column.alias(name) for name, key in zip(names, keys, strict=True)]
     high, low = identity([key.column for key in keys], [key.kind for key in keys])
@@ -124,6 +130,7 @@ def planned(
         firing,
         idle_timeout,
         identified_by=None if stored_keys else names,
+        capture=capture,
     )
     layout: Layout = {
         "kind": windowing.kind,

@@ -46,6 +46,14 @@ def read(blob: bytes | pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
     return iter(stream), _PARTIAL in (stream.schema.metadata or {})
 
 
+def read_all(blobs: Iterable[bytes]) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """The batches of some blobs, each with whether it is of partial aggregates."""
+    for blob in blobs:
+        batches, partial = read(blob)
+        for batch in batches:
+            yield batch, partial
+
+
 def write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Batches of one schema as blobs, large ones cut."""
     writer = BlobWriter()

@@ -142,8 +142,10 @@ class WindowOperator(StatefulProcessor):
         import pandas as pd
 
         from forebay.engine.open import open_instance
+        from forebay.spark.worker.capture import Recording
         from forebay.spark.worker.measured import measured
 
+        recording = Recording.begin(running.plan, location.layout, vnode, running.batch)
         home = location.home
         instance = open_instance(
             running.plan,
@@ -153,19 +155,20 @@ class WindowOperator(StatefulProcessor):
             archive=home.archive,
             updating=running.updating,
             disk=running.disk,
+            observer=None if recording is None else recording.observer,
         )
         counters, metrics = instance.counters, replace(instance.metrics)
         times = [perf_counter()]
         try:
-            for blob in waiting:
-                batches, partial = blobs.read(blob)
-                for batch in batches:
-                    instance.ingest(batch, partial=partial)
+            for batch, partial in blobs.read_all(waiting) if recording is None else recording.in_order(waiting):
+                instance.ingest(batch, partial=partial)
             times.append(perf_counter())
             for blob in blobs.write_all(instance.fire(until)):
                 yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
             times.append(perf_counter())
             version = instance.commit(running.batch)
+            if recording is not None:
+                recording.write()
             times.append(perf_counter())
             done = measured(instance.counters, counters, instance.metrics, metrics, times)
             where = running.batch, location.layout, vnode

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import Aggregation
+from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import partial_batch
 from forebay.errors import InvalidArgument
@@ -30,6 +31,9 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 COMBINER_PAYS = 0.7
 """Combining goes on while it leaves at most this share of the rows."""
 
+TASK_BITS = 20
+"""So many bits of a row's number in order of arrival say which task it came to."""
+
 _CELL = "cell"
 _MOST_CELLS = 1 << 62
 
@@ -41,21 +45,26 @@ def pack(
     *,
     updating: bool = False,
     hashed: bool = False,
+    task: int = 0,
 ) -> Iterator[tuple[int, bytes]]:
     """Blobs of a task's rows for virtual nodes, each with the id of its own. Rows without a time belong to no window.
 
     At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
-    come beside the rows, for state that was begun when keys were identified by those.
+    come beside the rows, for state that was begun when keys were identified by those. Where accesses to state are captured,
+    rows are not combined, and have their number in order of arrival: that within the task, then that of the ``task``.
     """
     writers = [BlobWriter() for _ in vnodes]
-    combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows)
+    combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows) and plan.capture is None
     combined = _carrying_hashes(plan) if combine and updating and hashed else plan
-    for chunk in _chunks(batches):
+    for chunk in _chunks(batches) if plan.capture is None else _numbered(_chunks(batches), task):
         cells = Cells.of(chunk, plan, len(vnodes))
         rows = _normalized(chunk, plan)
-        if updating or not isinstance(plan.windows, AlignedWindows):
-            for name, values in _placed(chunk, plan, hashed=hashed).items():
-                rows = rows.append_column(name, values)
+        placed = updating or not isinstance(plan.windows, AlignedWindows)
+        beside = _placed(chunk, plan, hashed=hashed) if placed else {}
+        if plan.capture is not None:
+            beside[ARRIVAL] = chunk[ARRIVAL]
+        for name, values in beside.items():
+            rows = rows.append_column(name, values)
         if combine:
             packed = partial_batch(combined, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
             codes = packed[_CELL].to_numpy()
@@ -135,6 +144,15 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting)
+
+
+def _numbered(chunks: Iterator[pa.RecordBatch], task: int) -> Iterator[pa.RecordBatch]:
+    """The chunks of a task with the numbers of their rows in order of arrival, in which the tasks take turns."""
+    arrived = 0
+    for chunk in chunks:
+        numbers = np.arange(arrived, arrived + chunk.num_rows) << TASK_BITS | task & (1 << TASK_BITS) - 1
+        arrived += chunk.num_rows
+        yield chunk.append_column(ARRIVAL, pa.array(numbers))
 
 
 def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:

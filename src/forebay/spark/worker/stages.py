@@ -43,7 +43,7 @@ def packer(plan: bytes, place: Place, layout: Layout, *, streaming: bool) -> Arr
         # Spark may leave the shuffle out; then the task of a pack can have any number.
         if task.is_first() or task.state_partitions() == 1:
             yield pa.record_batch([pa.array(vnodes), pa.nulls(len(vnodes), pa.binary())], [VNODE, PAYLOAD])
-        for vnode, blob in pack(batches, loaded, vnodes, updating=updating, hashed=hashed):
+        for vnode, blob in pack(batches, loaded, vnodes, updating=updating, hashed=hashed, task=task.number()):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
 
     return pack_batches

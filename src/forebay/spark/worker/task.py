@@ -77,10 +77,15 @@ def updating() -> bool:
     return startup.local_property(OUTPUT_MODE) == "Update"
 
 
+def number() -> int:
+    """The number of a task within its stage."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
 def is_first() -> bool:
     """Whether a task is the first one of its stage."""
-    context = TaskContext.get()
-    return context is not None and context.partitionId() == 0
+    return TaskContext.get() is not None and number() == 0
 
 
 def state_partitions() -> int:

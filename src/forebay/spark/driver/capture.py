@@ -1,0 +1,30 @@
+"""Which operators' state accesses can be captured."""
+
+from __future__ import annotations
+
+from forebay.errors import UnsupportedConfiguration
+from forebay.patterns import Pattern
+from forebay.spark.properties import PREFIX
+from forebay.windows import CountWindows, Firing, FirstRows, Lives, Windows
+
+CAPTURE = PREFIX + "captureTrace"
+
+
+def require_capturable(windows: Windows, firing: Firing | None, pattern: Pattern, text: str) -> None:
+    """`UnsupportedConfiguration` for an operator of which no trace can be made."""
+    why = None
+    if firing is not None:
+        why = "of windows that fire more than once"
+    elif isinstance(windows, CountWindows) and not (windows.accumulating and windows.size == 1):
+        why = "of count windows"
+    elif isinstance(windows, CountWindows) and pattern is not Pattern.RMW:
+        why = "of holistic aggregates over all rows so far, with emit='every',"
+    elif isinstance(windows, FirstRows):
+        why = "of fb.dedupe"
+    elif isinstance(windows, Lives):
+        why = "of fb.continuousJoin"
+    if why is not None:
+        raise UnsupportedConfiguration(
+            f"{CAPTURE} is set, but the state accesses {why} cannot be captured ({text}). Unset it while this operator is "
+            "planned; docs/harness.md says which operators can be captured."
+        )
