@@ -135,7 +135,7 @@ def test_an_interrupted_comparison_leaves_a_report_of_what_was_done(experiment, 
     running = subprocess.Popen([*PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
     until, seen = time.monotonic() + 120, set()
     while time.monotonic() < until and len(seen) < 8:  # each run has a directory of its own
-        seen |= set(work.glob("*/store-*"))
+        seen |= set(work.glob("*/forebay-harness-*"))
         time.sleep(0.002)
     os.kill(running.pid, signal.SIGINT)
     output, _ = running.communicate(timeout=120)
