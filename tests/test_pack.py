@@ -59,3 +59,17 @@ def test_hashes_of_spark_come_along_only_for_state_that_has_them(hashed):
         assert batch[LOW].to_pylist() == [-key for key in batch["k0"].to_pylist()]
     else:
         assert not {HIGH, LOW} & {*batch.schema.names}
+
+
+@pytest.mark.parametrize("function", ["sum", "collect_set"])
+def test_a_task_that_runs_again_packs_the_same_bytes(function):
+    """Spark compares checksums of what tasks shuffle, and ends a query whose stage gives something else the second time."""
+    rows = 20_000
+    keys = np.random.default_rng(1).integers(0, 5000, rows)
+    values = {"sum": pa.int64(), "collect_set": pa.list_(pa.int64())}
+    aggregate = BoundAggregate("found", function, ("a0",), (pa.int64(),), values[function], {"ansi": True})
+    chunk = pa.record_batch({TIME: pa.array(np.arange(rows), pa.timestamp("us")), HIGH: keys, "k0": keys, "a0": keys % 7})
+    packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
+    plan = WindowPlan(AlignedWindows(1000, 500), packed, ("k0",), Aggregation(("k0",), (aggregate,)), Pattern.RMW, packed)
+    packs = {tuple(pack(iter([chunk]), plan, vnode_ids(4, 1))) for _ in range(5)}
+    assert len(packs) == 1

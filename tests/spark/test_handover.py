@@ -71,7 +71,7 @@ class Run:
         return source.parquet(str(self.directory / "in")).withWatermark("ts", "1 second")
 
     def _batch(self):
-        return self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in"))
+        return self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in")).withWatermark("ts", "1 second")
 
     def add(self, at=None):
         """Four seconds of rows, or one row at an instant."""

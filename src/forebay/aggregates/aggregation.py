@@ -63,7 +63,7 @@ class Aggregation:
         return (*self.keys, ROWS, *self._parts)
 
     def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-        """Partial aggregates of rows, one row per key (and per value of the columns ``by``), with a `ROWS` column."""
+        """Partial aggregates, one row per key (and per value of ``by``) in order of arrival, with a `ROWS` column."""
         parts = [part.partial.alias(name) for name, part in self._parts.items()]
         return _grouped(rows, [*by, *self.keys], [pl.len().cast(pl.Int64).alias(ROWS), *parts])
 
@@ -87,5 +87,6 @@ class Aggregation:
 
 
 def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:
-    groups = rows.group_by(by) if by else rows.group_by(pl.lit(0).alias(_NO_KEY))
+    """Groups in order of arrival: a task that runs again must give the same bytes, see note 12."""
+    groups = rows.group_by(by or pl.lit(0).alias(_NO_KEY), maintain_order=True)
     return groups.agg(expressions).drop(_NO_KEY, strict=False)

@@ -48,7 +48,7 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
 
 
 def _mode(aggregate: BoundAggregate) -> Parts:
-    ties = _values(aggregate).mode()
+    ties = _values(aggregate).mode(maintain_order=True)
     ordered = not pa.types.is_nested(aggregate.input_types[0])
     return {_name(aggregate): Part(ties.min() if ordered else ties.first())}
 
@@ -58,7 +58,7 @@ def _list(aggregate: BoundAggregate) -> Parts:
 
 
 def _set(aggregate: BoundAggregate) -> Parts:
-    return {_name(aggregate): Part(_values(aggregate).unique().implode())}
+    return {_name(aggregate): Part(_values(aggregate).unique(maintain_order=True).implode())}
 
 
 def _distinct(aggregate: BoundAggregate) -> Parts:

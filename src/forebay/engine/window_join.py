@@ -55,7 +55,8 @@ class WindowJoin:
             rows.filter(of_side).select(*by, *(pl.col(name).alias(f"{side} {place}") for place, name in enumerate(names)))
             for side, names, of_side in (("left", self.left, ~pl.col(self.side)), ("right", self.right, pl.col(self.side)))
         ]
-        joined = sides[0].join(sides[1], on=by, how=self.how, coalesce=True if self.how == "full" else None)
+        together = True if self.how == "full" else None
+        joined = sides[0].join(sides[1], on=by, how=self.how, coalesce=together, maintain_order="left_right")
         if joined.height:
             names = [*sides[0].columns, *sides[1].columns[len(by) :]]
             shown = joined.select(name for name in names if name in joined.columns)
