@@ -159,6 +159,8 @@ def test_a_log_of_gadget_is_analysed(tmp_path):
         (("run", "{experiment}", "--directory", "{dir}/none"), "stores cannot work in .*none: No such file"),
         (("run", "{experiment}", "--beside", "{dir}/none.toml"), "cannot be read: No such file"),
         (("run", "{experiment}", "--beside", "{experiment}", "--batched"), "leave out --trace and --batched"),
+        (("run", "{experiment}", "--beside", "{experiment}", "--out", "{experiment}"), "exists already"),
+        (("run", "{experiment}", "--out", "{dir}/out.csv"), "name a second experiment"),
         (("run", "{experiment}", "--store", "forebay-rmw", "--trace", "{dir}/none.arrow"), "there is no trace"),
     ],
 )

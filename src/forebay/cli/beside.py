@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,18 +31,24 @@ class Row(NamedTuple):
 
 
 def run_beside(
-    paths: Sequence[Path], experiments: Sequence[Experiment], stores: Sequence[str], directory: Path | None
+    paths: Sequence[Path],
+    experiments: Sequence[Experiment],
+    stores: Sequence[str],
+    directory: Path | None,
+    out: Path | None,
 ) -> None:
     """Drive each store with each operator alone, beside another of its kind, and beside the other; report each operator.
 
     Memory and rate are those of the first experiment. Each run has as many accesses of an operator as the first run, which
-    ends with the shorter experiment.
+    ends with the shorter experiment. The figures also go to a new CSV file, if one is named.
     """
     first, second = experiments
     if first.rate != second.rate:
         raise InvalidArgument(
             f"operators that share a store have one rate; {paths[0]} says {first.rate}, {paths[1]} says {second.rate}"
         )
+    if out is not None and out.exists():
+        raise InvalidArgument(f"{out} exists already; name a file that does not")
     companies = [(0, 1), (0,), (1,), (0, 0), (1, 1)]
     names = next(
         (names for names in ([first.workload, second.workload], [path.stem for path in paths]) if names[0] != names[1]),
@@ -58,6 +65,8 @@ def run_beside(
     finally:
         if rows:
             _report(f"{names[0]} beside {names[1]}", rows)
+            if out is not None:
+                _write(out, rows)
     if rows[-1].measured.interrupted:
         raise SystemExit(INTERRUPTED)
 
@@ -91,6 +100,15 @@ def _drive(
         if measured[0].interrupted:
             return
         most = measured[0].accesses
+
+
+def _write(out: Path, rows: Sequence[Row]) -> None:
+    with out.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("operator", "beside", "store", "throughput", "p999"))
+        for store, operator, company, measured in rows:
+            p999 = measured.latency().percentile(99.9) / 1000
+            writer.writerow((operator, company or "alone", store, measured.throughput, p999))
 
 
 def _report(title: str, rows: Sequence[Row]) -> None:

@@ -85,6 +85,9 @@ def run(
     beside: Annotated[
         Path | None, typer.Option(help="An experiment whose operator shares the store: how each does alone, and in company.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --beside: a CSV file of the figures, which compare --concurrent draws.")
+    ] = None,
     batched: Annotated[
         bool, typer.Option("--batched", help="Give stores whole batches; latencies are those of batches.")
     ] = False,
@@ -108,8 +111,10 @@ def run(
             )
         from forebay.cli.beside import run_beside
 
-        run_beside((experiment, beside), (described, _read(beside)), chosen, directory)
+        run_beside((experiment, beside), (described, _read(beside)), chosen, directory, out)
         return
+    if out is not None:
+        raise InvalidArgument("--out is for the figures of --beside; name a second experiment, or leave it out")
     rows = batch_rows if batched else None
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from forebay.cli.harness import INTERRUPTED, console, harness
+from forebay.cli.harness import INTERRUPTED, console, harness, read_trace
 from forebay.cli.harness import _read as read_experiment
 from forebay.errors import InvalidArgument, StateDirectoryError
 
@@ -177,7 +177,6 @@ def _planned(
 
 
 def _captured(given: Sequence[str]) -> dict[str, Callable[[], Iterable[pa.RecordBatch]]]:
-    from forebay.harness.access import read
     from forebay.harness.operators import WORKLOADS
 
     traces: dict[str, Callable[[], Iterable[pa.RecordBatch]]] = {}
@@ -185,8 +184,8 @@ def _captured(given: Sequence[str]) -> dict[str, Callable[[], Iterable[pa.Record
         name, _, path = each.partition("=")
         if name not in WORKLOADS or not path:
             raise InvalidArgument(f"captured is {each!r}; write WORKLOAD=TRACE, with one of {', '.join(WORKLOADS)}")
-        next(read(Path(path)), None)
-        traces[name] = partial(read, Path(path))
+        next(iter(read_trace(Path(path))), None)
+        traces[name] = partial(read_trace, Path(path))
     return traces
 
 
