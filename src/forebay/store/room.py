@@ -21,6 +21,8 @@ class Room:
         Bytes.
     """
 
+    __slots__ = ("_budget", "_granted", "left")
+
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._granted = self.left = _FIRST
