@@ -1,6 +1,6 @@
 """Every store of the harness with every workload, and YCSB: the tables of docs/harness.md.
 
-`make bench-harness` runs all of it, which takes about half an hour, and writes a report into bench/harness. The tables go into
+`make bench-harness` runs all of it in about half an hour, and writes a report into bench/harness. The tables go into
 the page between their marks. `--small` takes a minute, writes into bench/harness-small, and leaves the page alone.
 """
 

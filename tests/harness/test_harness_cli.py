@@ -9,7 +9,7 @@ import pytest
 from installed_stores import require
 from typer.testing import CliRunner
 
-from forebay.cli import app
+from forebay.cli import app, terminal
 from forebay.errors import ForebayError, InvalidArgument
 from forebay.harness.access import read
 from forebay.harness.stores import STORES
@@ -65,7 +65,7 @@ def test_run_gives_stores_batches(experiment):
 
 
 def test_run_beside_shows_each_operator_alone_and_in_company(experiment, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(terminal.console, "width", 200)
     (tmp_path / "other.toml").write_text('workload = "sliding-holistic"\nlimit = 5000\n[[source]]\nevents = 5000\n')
     output = invoke("run", experiment, "--beside", tmp_path / "other.toml")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "5,000" in line]
@@ -77,7 +77,7 @@ def test_run_beside_shows_each_operator_alone_and_in_company(experiment, tmp_pat
 
 
 def test_an_experiment_beside_itself_is_driven_twice(experiment, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(terminal.console, "width", 200)
     output = invoke("run", experiment, "--beside", experiment, "--store", "dict")
     for company in ("-", "tumbling-incremental"):
         assert output.count(f"│ tumbling-incremental │ {company} ") == 1
@@ -181,7 +181,8 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path):
     (tmp_path / "experiment.toml").write_text('workload = "agregation"\n')
     done = subprocess.run([*PROGRAM, "run", str(tmp_path / "experiment.toml")], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "experiment.toml:1: workload is 'agregation'" in done.stdout.replace("\n", "")
+    (line,) = done.stdout.splitlines()
+    assert "experiment.toml:1: workload is 'agregation'" in line
 
 
 def test_memory_must_suffice(experiment):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from forebay.cli import harness_advise, harness_compare, harness_traces  # noqa: F401  # commands of forebay harness
@@ -11,6 +10,7 @@ from forebay.cli.cluster import cluster
 from forebay.cli.harness import harness
 from forebay.cli.nexmark import nexmark
 from forebay.cli.state import state
+from forebay.cli.terminal import console
 from forebay.errors import ForebayError
 
 app = typer.Typer(no_args_is_help=True, help="A semantic-aware state store for PySpark Structured Streaming.")
@@ -25,5 +25,5 @@ def main() -> None:
     try:
         app()
     except ForebayError as error:
-        Console().print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from error

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import csv
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
+from forebay.cli.terminal import INTERRUPTED, console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from forebay.harness.evaluator import Measured
     from forebay.harness.experiment import Experiment
-
-console = Console()
-INTERRUPTED = 128 + signal.SIGINT
 
 
 class Row(NamedTuple):

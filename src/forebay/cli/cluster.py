@@ -6,12 +6,12 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forebay.cli.terminal import console
+
 cluster = typer.Typer(no_args_is_help=True, help="The hosts that keep the state of a query, and its replicas.")
-console = Console()
 
 _STALE_SECONDS = 30
 

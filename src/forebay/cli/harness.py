@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from forebay.cli.terminal import INTERRUPTED, console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
 harness = typer.Typer(
     no_args_is_help=True, help="State accesses of streaming operators: made, analysed, and served by stores."
 )
-console = Console()
 
 ExperimentFile = Annotated[Path, typer.Argument(help="A TOML file, see docs/harness.md; or a config.txt of Gadget.")]
 VirtualNode = Annotated[int | None, typer.Option(help="Of captured accesses, only those of this virtual node.")]
-INTERRUPTED = 128 + signal.SIGINT
 
 
 @harness.command()

@@ -9,9 +9,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forebay.cli.harness import INTERRUPTED, ExperimentFile, console, harness
+from forebay.cli.harness import ExperimentFile, harness
 from forebay.cli.harness import _read as read_experiment
 from forebay.cli.harness_compare import chosen_stores, watching
+from forebay.cli.terminal import INTERRUPTED, console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:

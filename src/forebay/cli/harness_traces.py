@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
-from forebay.cli.harness import INTERRUPTED, VirtualNode, console, harness, read_trace
+from forebay.cli.harness import VirtualNode, harness, read_trace
 from forebay.cli.harness_compare import Directory, make_new
+from forebay.cli.terminal import INTERRUPTED, console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from forebay.cli.terminal import console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from forebay.nexmark.run import Measured
 
 nexmark = typer.Typer(no_args_is_help=True, help="Events of an online auction, and queries over them.")
-console = Console()
 
 Options = Annotated[
     list[str] | None,

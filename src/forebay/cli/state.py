@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from forebay.cli.terminal import console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from forebay.state.inspection import InstanceState, OperatorState
 
 state = typer.Typer(no_args_is_help=True, help="What the state of a query holds. Only `rescale` changes anything.")
-console = Console()
 
 Location = Annotated[str, typer.Argument(help="The checkpoint location of a query, or its state directory: a path or URL.")]
 Id = Annotated[str | None, typer.Option("--operator", help="The operator, as `list` names it, if there are several.")]
