@@ -9,8 +9,6 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-import forebay
-
 _PACKAGES = ("rocksdict", "lmdb", "redis", "berkeleydb", "pyarrow", "numpy", "numba")
 
 
@@ -53,7 +51,7 @@ def _version() -> str:
         version = metadata.version("forebay")
     except metadata.PackageNotFoundError:
         version = "without a version"
-    root = Path(forebay.__file__).parents[2]
+    root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return version
     described = ["git", "-C", str(root), "describe", "--always", "--dirty=, with changes", "--exclude=*"]
