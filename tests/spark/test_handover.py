@@ -47,7 +47,7 @@ def sessions(read):
 
 def joined(read):
     left, right = read().where("x % 2 = 0"), read().where("x % 2 = 1")
-    pairs = fb.intervalJoin(left, right, "key", "-100 milliseconds", "100 milliseconds")
+    pairs = fb.intervalJoin(left, right, "key", "-100 milliseconds", "100 milliseconds", timeColumn="ts")
     return pairs.select(
         F.unix_seconds("event_time").alias("start"), "key", F.col("x").alias("a"), F.col("x_right").alias("b")
     )
@@ -71,7 +71,7 @@ class Run:
         return source.parquet(str(self.directory / "in")).withWatermark("ts", "1 second")
 
     def _batch(self):
-        return self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in")).withWatermark("ts", "1 second")
+        return self.spark.read.schema(SCHEMA).parquet(str(self.directory / "in"))
 
     def add(self, at=None):
         """Four seconds of rows, or one row at an instant."""

@@ -1,6 +1,8 @@
 """Rows that are given one at a time: in memory while there is room, in the store otherwise, and never in both."""
 
 import random
+from datetime import UTC, date, datetime
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -141,3 +143,107 @@ def test_nan_is_a_key(tmp_path):
 def test_keys_are_single_values(tmp_path):
     with pytest.raises(InvalidArgument, match="keys of a store are single values"):
         RmwStore(tmp_path / "s", key=pa.list_(pa.int64()))
+
+
+@pytest.mark.parametrize("kind", [LastValues, ValueLists])
+def test_what_cannot_be_spilled_stays(kind, tmp_path):
+    table, store = opened(kind, tmp_path, 100_000)
+    give = table.put if kind is LastValues else (lambda named, value: table.append(named, value, 0))
+    for number in range(50):
+        give((f"user {number}", (0, 10)), number)
+    give(("bad", (0, 10)), "no number")
+    with pytest.raises(pa.ArrowInvalid):
+        table.settle()
+    table.discard(("bad", (0, 10)))
+    table.settle()
+    assert (len(table), len(store.index)) == (0, 50)
+    assert [table.take((f"user {number}", (0, 10))) for number in (0, 49)] in ([0, 49], [[0], [49]])
+
+
+@pytest.mark.parametrize("kind", [LastValues, ValueLists])
+def test_reading_all_that_is_stored_does_not_bring_all_into_memory(kind, tmp_path):
+    table, _ = opened(kind, tmp_path, 100_000)
+    give = table.put if kind is LastValues else (lambda named, value: table.append(named, value, 0))
+    names = [(f"user {number}", (0, number)) for number in range(3000)]
+    for number, named in enumerate(names):
+        give(named, number)
+    table.settle()
+    for number, named in enumerate(names):
+        assert (table[named] if kind is LastValues else table.read(named)) in (number, [number])
+        assert table.nbytes < 2 * 2 * 100_000
+    assert table.given == 3000
+
+
+def test_what_is_replaced_or_discarded_is_not_read(tmp_path):
+    table, store = opened(LastValues, tmp_path)
+    for number in range(500):
+        table.put((f"user {number}", (0, 10)), number)
+    table.settle()
+    table.put(("user 1", (0, 10)), -1)
+    table.discard(("user 2", (0, 10)))
+    assert store.metrics.reads == 0
+    table.settle()
+    assert [table.take((f"user {number}", (0, 10))) for number in (1, 2, 3)] == [-1, None, 3]
+
+
+def test_zeros_are_one_key(tmp_path):
+    store = RmwStore(tmp_path / "s", key=pa.float64(), value=pa.int64())
+    store.put(0.0, (0, 5), 1)
+    store.commit()
+    store.put(-0.0, (0, 5), 2)
+    assert (store.get(0.0, (0, 5)), store.get(0.0, (0, 5)), store.get(-0.0, (0, 5))) == (2, None, None)
+
+
+def test_instants_with_a_time_zone_are_keys_of_their_own_in_the_repeated_hour(tmp_path):
+    store = RmwStore(tmp_path / "s", key=pa.timestamp("us", "Europe/Berlin"), value=pa.int64())
+    first, second = (datetime(2024, 10, 27, hour, 30, tzinfo=UTC).astimezone(ZoneInfo("Europe/Berlin")) for hour in (0, 1))
+    store.put(first, (0, 5), 1)
+    store.put(second, (0, 5), 2)
+    store.commit()
+    assert (store.get(second, (0, 5)), store.get(first, (0, 5))) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", [pa.date64(), pa.timestamp("ns"), pa.map_(pa.string(), pa.int64())])
+def test_values_come_back_as_they_were_given(kind, tmp_path):
+    given = {
+        pa.date64(): date(2024, 5, 1),
+        pa.timestamp("ns"): pa.scalar(1_700_000_000_123_456_789, pa.timestamp("ns")).as_py(),
+    }.get(kind, [("a", 1)])
+    store = RmwStore(tmp_path / "s", value=kind)
+    store.put("ann", (0, 5), given)
+    store.commit()
+    assert store.get("ann", (0, 5)) == given
+
+
+@pytest.mark.parametrize("window", [(0.5, 5.5), (2**63, 2**63 + 5), ("a", "b")])
+@pytest.mark.parametrize("open_store", [AarStore, AurStore, RmwStore])
+def test_windows_are_instants(open_store, window, tmp_path):
+    store = open_store(tmp_path / "s", value=pa.int64())
+    with pytest.raises(InvalidArgument, match="is not an instant"):
+        if open_store is RmwStore:
+            store.put("ann", window, 1)
+        else:
+            store.append(*(("ann", 1, window) if open_store is AarStore else ("ann", 1, window, 0)))
+    store.commit()
+
+
+def test_text_that_is_no_text_is_refused_at_once(tmp_path):
+    store = RmwStore(tmp_path / "s", value=pa.string())
+    with pytest.raises(InvalidArgument, match="values of the store are string"):
+        store.put("ann", (0, 5), "\ud800")
+
+
+@pytest.mark.parametrize("kind", [pa.decimal256(50, 2), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_types_that_polars_gives_back_as_others_are_refused(kind, tmp_path):
+    with pytest.raises(InvalidArgument, match="cannot hold values of the type"):
+        RmwStore(tmp_path / "s", value=kind)
+
+
+def test_an_earlier_slice_counts_too(tmp_path):
+    store = AarStore(tmp_path / "s", value=pa.int64(), options=Options(1 << 20, write_buffer_bytes=100_000))
+    for number in range(64):
+        store.append(f"user {number}", number, (10, 20))
+    for number in range(50_000):
+        store.append("ann", number, (0, 10))
+        assert store.table.nbytes < 2 * 2 * 100_000
+    assert len(store.get_window((0, 10))["ann"]) == 50_000

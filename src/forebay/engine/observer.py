@@ -6,15 +6,17 @@ otherwise drop unread.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.store.key_index import KeyIndex, Slots, Steps
 from forebay.windows import Times
+
+if TYPE_CHECKING:
+    from forebay.store.key_index import KeyIndex, Slots, Steps
 
 ARRIVAL = "__arrival"
 """The column that rows have for an observer: a number that grows in the order in which they arrived, over all instances."""
@@ -57,6 +59,7 @@ def window_ids(index: KeyIndex, slots: Slots) -> Times:
 
     Examples
     --------
+    >>> from forebay.store.key_index import KeyIndex
     >>> index, one = KeyIndex(), np.ones(1, np.int64)
     >>> slots = index.place_merging(one, one, np.array([0]), np.array([5]))
     >>> before = window_ids(index, slots)
@@ -71,6 +74,7 @@ def windows_left(index: KeyIndex, slots: Slots) -> Times:
 
     Examples
     --------
+    >>> from forebay.store.key_index import KeyIndex
     >>> index, one = KeyIndex(), np.ones(3, np.int64)
     >>> slots = index.place_merging(one, one, np.array([0, 10, 20]), np.array([5, 15, 25]))
     >>> windows_left(index, slots[:2]).tolist()

@@ -263,9 +263,9 @@ def find(c, directory, high, low):
 @compiled
 def find_exact(c, directory, high, low, start, end):
     slot, _ = key_head(c, directory, high, low)
-    while slot >= 0 and (c[slot].start != start or c[slot].end != end):
+    while slot >= 0 and (c[slot].start > start or (c[slot].start == start and c[slot].end != end)):
         slot = c[slot].older
-    return slot
+    return slot if slot >= 0 and c[slot].start == start else np.int32(-1)
 
 
 @compiled

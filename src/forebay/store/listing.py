@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -22,20 +23,25 @@ from forebay.store.filenames import Version
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
-from forebay.store.row_table import LastValues, RowTable, ValueLists, Window, plain
+from forebay.store.row_table import LastValues, RowTable, ValueLists, Window, as_python, plain
 from forebay.store.slice_table import SliceTable
 from forebay.store.unaligned import SLOT, UnalignedStore
 
 Engine = TypeVar("Engine", AlignedStore, UnalignedStore)
 
-_KEPT = {
-    pa.string(): str,
-    pa.large_string(): str,
-    pa.binary(): bytes,
-    pa.large_binary(): bytes,
-    pa.float64(): float,
-}
+_KEPT = {pa.binary(): bytes, pa.large_binary(): bytes, pa.float64(): float}
 """Types of which every Python value is kept exactly; others are brought into the form in which the store gives them back."""
+
+_REFUSED = (
+    pa.types.is_decimal256,
+    pa.types.is_dictionary,
+    pa.types.is_string_view,
+    pa.types.is_binary_view,
+    lambda kind: kind == pa.month_day_nano_interval(),
+)
+"""Types that polars gives back as others, or not at all."""
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class _Store(Generic[Engine]):
@@ -71,6 +77,9 @@ class _Store(Generic[Engine]):
         options: Options | None = None,
     ) -> None:
         self.schema = pa.schema([("key", key or pa.string()), ("value", value or pa.float64())])
+        for kind in self.schema.types:
+            if any(refused(kind) for refused in _REFUSED):
+                raise InvalidArgument(f"a store cannot hold values of the type {kind}")
         if pa.types.is_nested(self.schema.types[0]):
             raise InvalidArgument(f"keys of a store are single values; {self.schema.types[0]} is not such a type")
         self._key_type, self._value_type = map(_KEPT.get, self.schema.types)
@@ -127,9 +136,11 @@ class _Store(Generic[Engine]):
 
     def _as(self, given: Any, column: int, what: str) -> Any:
         kind = self.schema.types[column]
+        if type(given) is str and given.isascii() and pa.types.is_string(kind):
+            return given
         try:
             return pa.scalar(given, kind).as_py()
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, UnicodeError) as error:
             raise InvalidArgument(f"{what} of the store are {kind}; {given!r} is not one: {error}") from error
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -166,10 +177,10 @@ class AarStore(_Store[AlignedStore]):
             key = self._key(key)
         if type(value) is not self._value_type:
             value = self._value(value)
-        start, end = window
-        if end - start != self._length:
+        window = _window(window)
+        if window[1] - window[0] != self._length:
             self._require_length(window)
-        self.table.append(start, key, value)
+        self.table.append(window[0], key, value)
 
     def append_batch(self, batch: pa.RecordBatch, window: Window) -> None:
         """Add rows with the columns ``key`` and ``value``."""
@@ -185,8 +196,11 @@ class AarStore(_Store[AlignedStore]):
         batch = self.get_window_batch(window)
         if batch is None:
             return None
-        lists = batch.group_by("key", maintain_order=True).agg(pl.col("value"))
-        return dict(zip(lists["key"].to_list(), lists["value"].to_list(), strict=True))
+        keys, values = as_python(batch, self.schema)
+        lists: dict[Any, list[Any]] = {}
+        for key, value in zip(map(plain, keys), values, strict=True):
+            lists.setdefault(key, []).append(value)
+        return lists
 
     def get_window_batch(self, window: Window) -> pl.DataFrame | None:
         """The rows of some keys of a window, and of these keys all; None when there is none left."""
@@ -259,9 +273,9 @@ class AurStore(_Store[UnalignedStore]):
             key = self._key(key)
         if type(value) is not self._value_type:
             value = self._value(value)
-        if window[1] < window[0]:
-            raise _backwards(window)
-        self.table.append((key, window), value, timestamp)
+        if type(timestamp) is not int or not _LEAST <= timestamp <= _MOST:
+            timestamp = _instant(timestamp)
+        self.table.append((key, _window(window)), value, timestamp)
 
     def append_batch(self, batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequence[int]) -> None:
         """Add rows with the columns ``key`` and ``value``."""
@@ -300,9 +314,7 @@ class RmwStore(_Store[UnalignedStore]):
             key = self._key(key)
         if type(aggregate) is not self._value_type:
             aggregate = self._value(aggregate)
-        if window[1] < window[0]:
-            raise _backwards(window)
-        self.table.put((key, window), aggregate)
+        self.table.put((key, _window(window)), aggregate)
 
     def put_batch(self, batch: pa.RecordBatch, windows: Sequence[Window]) -> None:
         """Set the aggregates of rows with the columns ``key`` and ``value``; the last one of a key and window counts."""
@@ -325,6 +337,28 @@ def _bounds(batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequen
     if backwards.any():
         raise _backwards(windows[int(np.argmax(backwards))])
     return bounds
+
+
+def _window(window: Window) -> Window:
+    """A window whose bounds are instants."""
+    start, end = window
+    if type(start) is not int or type(end) is not int:
+        window = start, end = _instant(start), _instant(end)
+    if end < start:
+        raise _backwards(window)
+    if start < _LEAST or end > _MOST:
+        _instant(start), _instant(end)
+    return window
+
+
+def _instant(given: Any) -> int:
+    try:
+        instant = index(given)
+    except TypeError:
+        instant = _MOST + 1
+    if not _LEAST <= instant <= _MOST:
+        raise InvalidArgument(f"{given!r} is not an instant: these are whole microseconds, in 64 bits")
+    return instant
 
 
 def _backwards(window: Window) -> InvalidArgument:

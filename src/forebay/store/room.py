@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import Any, TypeVar
 
-_FIRST, _MOST_UNSEEN, _LEAST_SHARE = 16, 1 << 16, 64
+Item = TypeVar("Item")
+
+_SAMPLED = 64
+_FIRST, _MOST_UNSEEN, _LEAST_SHARE = 16, 1 << 14, 64
 """Rows that come before a table looks at its size: at first, at most, and at least as a fraction of the rows that it has."""
 
 
@@ -21,29 +25,51 @@ class Room:
         Bytes.
     """
 
-    __slots__ = ("_budget", "_granted", "left")
+    __slots__ = ("_budget", "_each", "_given", "left")
 
     def __init__(self, budget: int) -> None:
-        self._budget = budget
-        self._granted = self.left = _FIRST
+        self._budget, self._each = budget, 1.0
+        self._given = self.left = _FIRST
 
     @property
     def given(self) -> int:
-        """How many rows were added."""
-        return self._granted - self.left
+        """How many rows were added, but those that were `read`."""
+        return self._given - self.left
 
-    def full(self, entries: int, entry_bytes: float) -> bool:
-        """Whether that many entries of that size are too many; if not, `left` says how many more may come."""
-        room = self._budget - entries * entry_bytes
+    def read(self, rows: int) -> bool:
+        """Add rows that come back from the store; whether to ask `full`."""
+        self.left -= rows
+        self._given -= rows
+        return self.left < 0
+
+    def full(self, used: float, rows: int) -> bool:
+        """Whether rows that take so many bytes are too many; if not, `left` says how many more may come."""
+        room = self._budget - used
         if room <= 0:
             return True
-        step = max(1 + entries // _LEAST_SHARE, min(_MOST_UNSEEN, int(room / max(1.0, entry_bytes) / 2)))
-        self._granted += step - self.left
+        if rows:
+            self._each = max(1.0, used / rows)
+        step = max(1 + rows // _LEAST_SHARE, min(_MOST_UNSEEN, int(room / self._each / 2)))
+        self._given += step - self.left
         self.left = step
         return False
 
 
+def sample(items: Collection[Item]) -> list[Item]:
+    """Some of the items, evenly over all of them."""
+    return list(islice(items, 0, None, -(-len(items) // _SAMPLED) or 1))
+
+
 def mean_bytes(values: Iterable[Any]) -> float:
-    """What a Python object takes on average, with the reference to it."""
-    sizes = [sys.getsizeof(value) + 8 for value in values]
+    """What a Python object takes on average, with what is in it and the reference to it."""
+    sizes = [_bytes(value) for value in values]
     return sum(sizes) / max(1, len(sizes))
+
+
+def _bytes(value: Any) -> int:
+    size = sys.getsizeof(value) + 8
+    if isinstance(value, dict):
+        return size + sum(map(_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return size + sum(map(_bytes, value))
+    return size

@@ -16,17 +16,19 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from forebay.store.key_index import KeyIndex, Slots, identity
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
-from forebay.store.room import Room, mean_bytes
+from forebay.store.room import Room, mean_bytes, sample
 from forebay.store.unaligned import SLOT, UnalignedStore
 
 Window = tuple[int, int]
@@ -36,7 +38,13 @@ Held = TypeVar("Held")
 _OVERHEAD = 350
 """About how many bytes Python takes for an entry of the table: the tuples, the numbers in them, and their places."""
 
-_SAMPLED = 64
+_LAST = 8
+"""So many values of an entry are looked at for the size of all."""
+
+_PART_BYTES = 64 << 20
+"""Python's size of the rows that become one batch, whose columns must stay below 2 GiB."""
+
+_NEVER = -(2**63)
 _MOST_GONE = 1 << 12
 
 _LEAST_AHEAD, _TRIED_AGAIN = 16, 64
@@ -83,7 +91,10 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     @property
     def nbytes(self) -> int:
         """About how much memory the rows take."""
-        return int(len(self) * self._entry_bytes())
+        some = sample(self.items())
+        keys = mean_bytes(key for (key, _), _ in some)
+        values = mean_bytes(value for _, held in some for value in self._rows(held)[-_LAST:])
+        return int(len(self) * (_OVERHEAD + keys) + self._count() * values)
 
     @abstractmethod
     def take(self, named: StateKey) -> Any:
@@ -93,7 +104,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         """Remove what a state key has, if it has anything."""
         self.pop(named, None)
         if self._stored:
-            self._fetch(named)
+            self._forget(named)
 
     def settle(self) -> None:
         """Hand all rows to the store."""
@@ -104,15 +115,23 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         self.settle()
         self._ahead.clear()
         slots = _placed(self._store.index, batch["key"], bounds, etts)
+        self._stored = len(self._store.index)
         self._replace(slots)
         self._store.append(batch, slots)
-        self._stored = len(self._store.index)
 
     # private ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _rows(self, held: Held) -> Sequence[Any]:
         """The values of an entry."""
+
+    @abstractmethod
+    def _count(self) -> int:
+        """How many values there are."""
+
+    def _drop(self, named: StateKey) -> Held | None:
+        """Take an entry out of memory; None if there is none."""
+        return self.pop(named, None)
 
     def _replace(self, slots: Slots) -> None:
         """Have the store forget what other rows will replace."""
@@ -122,62 +141,92 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
         return self._predictor(bounds[:, 0], bounds[:, 1], bounds[:, 0])
 
-    def _entry_bytes(self) -> float:
-        """About how many bytes an entry takes, from some of them."""
-        held = itertools.islice(self.values(), 0, None, -(-len(self) // _SAMPLED) or 1)
-        some = [self._rows(each) for each in held]
-        values = sum(map(len, some)) / max(1, len(some))
-        return _OVERHEAD + values * mean_bytes(row[-1] for row in some)
-
     def _look(self) -> None:
         """Make room if there is none."""
-        while self._room.full(len(self), self._entry_bytes()):
+        while self._room.full(self.nbytes, self._count()):
             names = list(self)
             farthest = np.argsort(-self._etts(names), kind="stable")[: (len(names) + 1) // 2]
             self._spill([names[number] for number in farthest.tolist()])
 
     def _spill(self, names: Sequence[StateKey]) -> None:
+        """Hand rows to the store. Nothing has changed if a row cannot be brought into a batch."""
         self._remove_gone()
         if not names:
             return
-        etts = self._etts(names)
-        held = [self._rows(self.pop(named)) for named in names]
-        for named in self._ahead.keys() & names:
-            del self._ahead[named]
-        lengths = [len(row) for row in held]
-        values = pa.array(itertools.chain.from_iterable(held), self._schema.types[1])
-        keys = pa.array([key for key, _ in names], self._schema.types[0])
-        bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
-        owners = np.repeat(np.arange(len(names)), lengths)
-        slots = _placed(self._store.index, keys, bounds, np.ascontiguousarray(etts))
-        batch = pa.RecordBatch.from_arrays([keys.take(pa.array(owners)), values], schema=self._schema)
-        self._store.append(batch, slots[owners])
-        self._stored = len(self._store.index)
+        etts = np.ascontiguousarray(self._etts(names))
+        parts = [self._part(names, etts, places, values) for places, values in self._cut(names)]
+        for part, keys, bounds, ett, owners, values in parts:
+            slots = _placed(self._store.index, keys, bounds, ett)
+            self._stored = len(self._store.index)
+            for named in part:
+                self._drop(named)
+                self._ahead.pop(named, None)
+            rows = pa.RecordBatch.from_arrays([keys.take(owners), values], schema=self._schema)
+            self._store.append(rows, slots[owners.to_numpy()])
 
-    def _fetch(self, named: StateKey) -> list[Any]:
-        """What the store has of a state key, which it loses."""
+    def _cut(self, names: Sequence[StateKey]) -> Iterator[tuple[list[int], list[Sequence[Any]]]]:
+        """Entries by their places, and their values, as many at a time as surely fit into a batch."""
+        places: list[int] = []
+        values: list[Sequence[Any]] = []
+        size = 0.0
+        for place, named in enumerate(names):
+            held = self._rows(self[named])
+            each = mean_bytes([named[0]]) + mean_bytes(held[:: -(-len(held) // _LAST) or 1])
+            rows = max(1, int(_PART_BYTES / each))
+            for begin in range(0, len(held), rows):
+                some = held[begin : begin + rows]
+                if places and size + each * len(some) > _PART_BYTES:
+                    yield places, values
+                    places, values, size = [], [], 0.0
+                places.append(place)
+                values.append(some)
+                size += each * len(some)
+        if places:
+            yield places, values
+
+    def _part(
+        self, names: Sequence[StateKey], etts: npt.NDArray[np.int64], places: list[int], values: list[Sequence[Any]]
+    ) -> tuple[Any, ...]:
+        """What `_spill` needs of entries."""
+        part = [names[place] for place in places]
+        keys = pa.array([key for key, _ in part], self._schema.types[0])
+        column = pa.array(itertools.chain.from_iterable(values), self._schema.types[1])
+        bounds = np.array([window for _, window in part], np.int64).reshape(-1, 2)
+        owners = pa.array(np.repeat(np.arange(len(part)), [len(some) for some in values]))
+        return part, keys, bounds, etts[places], owners, column
+
+    def _fetch(self, named: StateKey) -> tuple[list[Any], int]:
+        """What the store has of a state key, which it loses; and its ETT."""
         found = self._ahead.pop(named, None)
         if found is None:
-            if named in self._gone:
-                return []
             slot = self._slot(named)
-            if slot is None:
-                return []
+            if slot < 0:
+                return [], 0
             self._read(slot)
             found = self._ahead.pop(named)
         else:
             self._used += 1
         slot, values = found
-        self._gone[named] = slot
-        if len(self._gone) >= _MOST_GONE:
-            self._remove_gone()
-        return values
+        ett = int(self._store.index.columns.ett[slot])
+        self._forget(named, slot)
+        return values, ett
 
-    def _slot(self, named: StateKey) -> int | None:
+    def _forget(self, named: StateKey, slot: int | None = None) -> None:
+        """Have the store lose what it has of a state key, unread."""
+        if slot is None:
+            found = self._ahead.pop(named, None)
+            slot = self._slot(named) if found is None else found[0]
+        if slot >= 0:
+            self._gone[named] = slot
+            if len(self._gone) >= _MOST_GONE:
+                self._remove_gone()
+
+    def _slot(self, named: StateKey) -> int:
+        """The window of a state key in the store; -1 if there is none."""
+        if named in self._gone:
+            return -1
         key, (start, end) = named
-        index = self._store.index
-        slot = index.find_exact(*identity(repr(key).encode()), start, end)
-        return None if slot < 0 else slot
+        return self._store.index.find_exact(*_identity(key), start, end)
 
     def _read(self, requested: int) -> None:
         """Copy a window, and those that are probably asked for next, from the store."""
@@ -186,10 +235,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         slots = np.append(self._nearest(requested), requested).astype(np.int32)
         windows = dict(zip(slots.tolist(), map(tuple, index.windows(slots).tolist()), strict=True))
         frame = self._store.get(slots)
-        keys = frame["key"].to_list()
-        if pa.types.is_floating(self._schema.types[0]):
-            keys = list(map(plain, keys))
-        for key, value, slot in zip(keys, frame["value"].to_list(), frame[SLOT].to_list(), strict=True):
+        keys, values = as_python(frame, self._schema)
+        for key, value, slot in zip(map(plain, keys), values, frame[SLOT].to_list(), strict=True):
             self._ahead.setdefault((key, windows[slot]), (slot, []))[1].append(value)
 
     def _nearest(self, requested: int) -> Slots:
@@ -240,16 +287,18 @@ class LastValues(RowTable[Any]):
         """What the store has, which the table holds from now on; None if it has nothing."""
         if not self._stored:
             return None
-        values = self._fetch(named)
+        values, _ = self._fetch(named)
         if not values:
             return None
-        self[named] = values[-1]
-        return values[-1]
+        self[named] = value = values[-1]
+        if self._room.read(1):
+            self._look()
+        return value
 
     def put(self, named: StateKey, value: Any) -> None:
         """Give a state key a value, in place of one that it may have."""
         if self._stored and named not in self:
-            self._fetch(named)
+            self._forget(named)
         self[named] = value
         room = self._room
         room.left -= 1
@@ -260,11 +309,14 @@ class LastValues(RowTable[Any]):
         """Read and remove a value; None if there is none."""
         if named in self:
             return self.pop(named)
-        values = self._fetch(named) if self._stored else None
+        values = self._fetch(named)[0] if self._stored else None
         return values[-1] if values else None
 
     def _rows(self, held: Any) -> Sequence[Any]:
         return (held,)
+
+    def _count(self) -> int:
+        return len(self)
 
     def _replace(self, slots: Slots) -> None:
         self._store.renew(np.unique(slots))
@@ -289,7 +341,10 @@ class ValueLists(RowTable[list[Any]]):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._newest: dict[StateKey, int] | None = None if self._predictor is at_end else {}
+        self._values = 0
+        self._newest: dict[StateKey, int] = {}  # timestamps, if the predictor wants them
+        self._known: dict[StateKey, int] = {}  # the ETT of what the store has had
+        self._timed = self._predictor is not at_end
 
     def append(self, named: StateKey, value: Any, timestamp: int) -> None:
         """Add a value to the list of a state key."""
@@ -298,7 +353,8 @@ class ValueLists(RowTable[list[Any]]):
             self[named] = [value]
         else:
             values.append(value)
-        if self._newest is not None:
+        self._values += 1
+        if self._timed:
             self._newest[named] = max(timestamp, self._newest.get(named, timestamp))
         room = self._room
         room.left -= 1
@@ -308,42 +364,74 @@ class ValueLists(RowTable[list[Any]]):
     def read(self, named: StateKey) -> list[Any]:
         """The values of a state key, which stay."""
         if self._stored:
-            older = self._fetch(named)
+            older, ett = self._fetch(named)
             if older:
                 self[named] = older + self.get(named, [])
-        return self.get(named) or []
-
-    def take(self, named: StateKey) -> list[Any]:
-        """Read and remove the values of a state key, in the order in which they were added."""
-        values = self.pop(named, None) or []
-        if self._newest is not None:
-            self._newest.pop(named, None)
-        return self._fetch(named) + values if self._stored else values
+                self._values += len(older)
+                if self._timed:
+                    self._known[named] = ett
+                found = list(self[named])
+                if self._room.read(len(older)):
+                    self._look()
+                return found
+        return list(self.get(named, ()))
 
     def discard(self, named: StateKey) -> None:
         """Remove what a state key has, if it has anything."""
-        self.take(named)
+        self._drop(named)
+        super().discard(named)
+
+    def take(self, named: StateKey) -> list[Any]:
+        """Read and remove the values of a state key, in the order in which they were added."""
+        values = self._drop(named) or []
+        return self._fetch(named)[0] + values if self._stored else values
 
     def _rows(self, held: list[Any]) -> Sequence[Any]:
         return held
 
+    def _count(self) -> int:
+        return self._values
+
+    def _drop(self, named: StateKey) -> list[Any] | None:
+        values = self.pop(named, None)
+        self._values -= len(values or ())
+        if self._timed:
+            self._newest.pop(named, None)
+            self._known.pop(named, None)
+        return values
+
     def _etts(self, names: Sequence[StateKey]) -> Any:
-        if self._newest is None:
+        if not self._timed:
             return super()._etts(names)
         bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
         newest = np.array([self._newest.get(named, named[1][0]) for named in names], np.int64)
-        return self._predictor(bounds[:, 0], bounds[:, 1], newest)
+        known = np.array([self._known.get(named, _NEVER) for named in names], np.int64)
+        return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
 
 
 def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None) -> Slots:
     """The windows of rows in the index, by their keys and by bounds ``start, end``; new ones are opened."""
     distinct = keys.dictionary_encode(null_encoding="encode")
-    hashes = [identity(repr(key).encode()) for key in distinct.dictionary.to_pylist()]
+    hashes = [_identity(plain(key)) for key in distinct.dictionary.to_pylist()]
     named = np.array(hashes, np.int64).reshape(-1, 2)[distinct.indices.to_numpy()]
     high, low, start, end = (np.ascontiguousarray(column) for column in (*named.T, *bounds.T))
     return index.place_exact(high, low, start, end, etts)
 
 
+def _identity(key: Any) -> tuple[int, int]:
+    return identity(repr(key).encode())
+
+
 def plain(key: Any) -> Any:
-    """A key that a dict finds again: there is one NaN."""
-    return math.nan if isinstance(key, float) and math.isnan(key) else key
+    """A key such that keys are equal in Python if they are equal in Arrow: there is one NaN, one zero, and one time zone."""
+    if isinstance(key, float):
+        return math.nan if math.isnan(key) else key + 0.0
+    if isinstance(key, datetime) and key.tzinfo is not None:
+        return key.astimezone(UTC)
+    return key
+
+
+def as_python(frame: pl.DataFrame, schema: pa.Schema) -> list[list[Any]]:
+    """Columns of a frame as Arrow gives their values, in the types of a schema."""
+    columns = (frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()) for name in schema.names)
+    return [column.cast(kind).to_pylist() for column, kind in zip(columns, schema.types, strict=True)]

@@ -6,19 +6,23 @@ the table, the slices that begin last go to the store.
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
-from forebay.store.room import Room, mean_bytes
+from forebay.store.room import Room, mean_bytes, sample
 
 _OVERHEAD = 180
 """About how many bytes Python takes for a key and the list of its values in a slice."""
 
-_SAMPLED = 64
+_LAST = 8
+"""So many values of a key are looked at for the size of all."""
+
+_PART_BYTES = 64 << 20
+"""Python's size of the rows that become one batch, whose columns must stay below 2 GiB."""
 
 
 class SliceTable:
@@ -48,6 +52,7 @@ class SliceTable:
         self._store, self._schema = store, schema
         self._slices: dict[int, dict[Any, list[Any]]] = {}
         self._room = Room(2 * options.write_buffer_bytes)
+        self._values = 0
 
     @property
     def given(self) -> int:
@@ -57,7 +62,10 @@ class SliceTable:
     @property
     def nbytes(self) -> int:
         """About how much memory the rows take."""
-        return int(sum(map(len, self._slices.values())) * self._key_bytes())
+        some = [entry for keys in sample(self._slices.values()) for entry in sample(keys.items())]
+        keys = mean_bytes(key for key, _ in some)
+        values = mean_bytes(value for _, held in some for value in held[-_LAST:])
+        return int(sum(map(len, self._slices.values())) * (_OVERHEAD + keys) + self._values * values)
 
     def append(self, start: int, key: Any, value: Any) -> None:
         """Add a value to the list of a key in a slice."""
@@ -69,6 +77,7 @@ class SliceTable:
             keys[key] = [value]
         else:
             values.append(value)
+        self._values += 1
         room = self._room
         room.left -= 1
         if room.left < 0:
@@ -78,7 +87,7 @@ class SliceTable:
         """All of a slice, which goes; None if there is nothing, or if the store has some of it."""
         if self._store.bytes_of([start]):
             return None
-        return self._slices.pop(start, None)
+        return self._drop(start)
 
     def write(self, start: int, batch: pa.RecordBatch) -> None:
         """Give rows to the store at once, after those that the table has."""
@@ -86,22 +95,31 @@ class SliceTable:
         self._store.append(start, batch)
 
     def settle(self, *starts: int) -> None:
-        """Hand the rows of slices to the store; of all slices, if none is named."""
+        """Hand the rows of slices to the store; of all slices, if none is named. A slice that does not fit a batch stays."""
         for start in starts or list(self._slices):
-            keys = self._slices.pop(start, None)
+            keys = self._slices.get(start)
             if keys:
-                flat = [key for key, values in keys.items() for _ in values]
-                columns = [flat, list(itertools.chain.from_iterable(keys.values()))]
-                arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
-                self._store.append(start, pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+                batches = list(self._batches(keys))
+                self._drop(start)
+                for batch in batches:
+                    self._store.append(start, batch)
 
-    def _key_bytes(self) -> float:
-        """About how many bytes the values of a key take in a slice, and the key."""
-        some = [row for keys in self._slices.values() for row in itertools.islice(keys.values(), _SAMPLED)][-_SAMPLED:]
-        values = sum(map(len, some)) / max(1, len(some))
-        return _OVERHEAD + values * mean_bytes(row[-1] for row in some)
+    def _drop(self, start: int) -> dict[Any, list[Any]] | None:
+        keys = self._slices.pop(start, None)
+        self._values -= sum(map(len, (keys or {}).values()))
+        return keys
+
+    def _batches(self, keys: dict[Any, list[Any]]) -> Iterator[pa.RecordBatch]:
+        rows = [(key, value) for key, values in keys.items() for value in values]
+        some = sample(rows)
+        each = mean_bytes(key for key, _ in some) + mean_bytes(value for _, value in some)
+        step = max(1, int(_PART_BYTES / max(1.0, each)))
+        for begin in range(0, len(rows), step):
+            columns = zip(*rows[begin : begin + step], strict=True)
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _look(self) -> None:
-        while self._room.full(sum(map(len, self._slices.values())), self._key_bytes()):
+        while self._room.full(self.nbytes, self._values):
             last = sorted(self._slices)[len(self._slices) // 2 :]
             self.settle(*last)

@@ -131,7 +131,7 @@ class ForebayAar(Connector):
 
     def put(self, key: Key, value: bytes) -> None:
         """Give a key a value."""
-        self._window(key[1])[key[0]] = [value]
+        self._read.setdefault(key[1], self._window(key[1]))[key[0]] = [value]
 
     def merge(self, key: Key, value: bytes) -> None:
         """Append to the value of a key."""
@@ -146,7 +146,7 @@ class ForebayAar(Connector):
         window = self._window(key[1])
         window.pop(key[0], None)
         if not window:
-            del self._read[key[1]]
+            self._read.pop(key[1], None)
 
     def close(self) -> None:
         """Let go of files."""
@@ -155,8 +155,10 @@ class ForebayAar(Connector):
     def _window(self, window: Window) -> dict[bytes, list[bytes]]:
         read = self._read.get(window)
         if read is None:
-            read = self._read[window] = {}
+            read = {}
             while (part := self._store.get_window(window)) is not None:
                 for key, values in part.items():
                     read.setdefault(key, []).extend(values)
+            if read:
+                self._read[window] = read
         return read
