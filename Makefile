@@ -33,7 +33,7 @@ bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
 
-bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (half an hour)
+bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (a quarter of an hour)
 	$(BIN)/python benchmarks/harness.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs

@@ -1,6 +1,6 @@
 """Every store of the harness with every workload, and YCSB: the tables of docs/harness.md.
 
-`make bench-harness` runs all of it in about half an hour, and writes a report into bench/harness. The tables go into
+`make bench-harness` runs all of it in a quarter of an hour, and writes a report into bench/harness. The tables go into
 the page between their marks. `--small` takes a minute, writes into bench/harness-small, and leaves the page alone.
 """
 
@@ -20,7 +20,7 @@ from forebay.harness.reports.charts import brief
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "harness.md"
-FULL = ("--limit", "200000", "--seconds", "4", "--rounds", "3", "--contrast")
+FULL = ("--limit", "100000", "--seconds", "2", "--rounds", "3", "--contrast")
 SMALL = ("--limit", "2000", "--seconds", "0.2")
 PROGRAM = (sys.executable, "-c", "from forebay.cli.app import main; main()", "harness")
 
