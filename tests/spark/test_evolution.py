@@ -239,6 +239,7 @@ def test_a_form_that_no_micro_batch_was_committed_with_is_forgotten(tmp_path):
     assert settled_history(root, name, 9) == history_of(root, name) == [first]
 
 
+@pytest.mark.slow
 def test_a_wider_column_is_taken_back_after_its_first_micro_batch_failed(growing, tmp_path):
     def query(*, wide, fails=False):
         df = growing.streaming(wide=wide)

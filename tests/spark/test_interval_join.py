@@ -52,7 +52,7 @@ def waits(low, high):
 @pytest.mark.parametrize(
     ("bounds", "how"),
     [
-        pytest.param(bounds, how, marks=[] if bounds is BOUNDS[0] and how in ("full", "semi") else [pytest.mark.slow])
+        pytest.param(bounds, how, marks=[] if bounds is BOUNDS[0] and how == "full" else [pytest.mark.slow])
         for bounds in BOUNDS
         for how in HOWS
     ],

@@ -48,7 +48,8 @@ def test_batch(spark, sources, how):
     assert same(joined, expected) > 30
 
 
-@pytest.mark.parametrize("how", ["full", pytest.param("inner", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["full", "inner"])
 def test_sessions(spark, sources, tmp_path, how):
     """A session is of the rows of both sides."""
     gap = "2 seconds"
