@@ -28,10 +28,10 @@ event; `longest`, the longest one after it; `again`, from the event until three 
 normal, by their median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next
 micro-batch; `MB normal` and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the
 arrival of a row to the end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each
-byte of rows, before the event; `cores`, CPU time a second of all processes of the machine, before the event; `lag`, the most
-versions that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and `moved after`, when the
-last of them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to its disk, which is what
-two of four partitions need that move without replicas.
+byte of rows, before the event; `cores`, CPU time a second of all processes of the machine that are not niced, before the
+event; `lag`, the most versions that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and
+`moved after`, when the last of them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to
+its disk, which is what two of four partitions need that move without replicas.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
 ``bench/handover``: ``results.csv`` and ``batches.csv``, to which each run appends, charts, and logs. The tables in

@@ -184,6 +184,7 @@ class AarStore(_Store[AlignedStore]):
 
     def append_batch(self, batch: pa.RecordBatch, window: Window) -> None:
         """Add rows with the columns ``key`` and ``value``."""
+        window = _window(window)
         self._require_length(window)
         self._written += self._checked(batch).num_rows
         self.table.write(window[0], batch)
@@ -332,7 +333,10 @@ def _bounds(batch: pa.RecordBatch, windows: Sequence[Window], timestamps: Sequen
     """Windows as rows of an array, one for each row of a batch."""
     if not len(windows) == batch.num_rows == len(windows if timestamps is None else timestamps):
         raise InvalidArgument(f"{batch.num_rows} rows need as many windows and times; there are {len(windows)} windows")
-    bounds = np.array(windows, dtype=np.int64).reshape(-1, 2)
+    given = np.array(windows)
+    if len(windows) and given.dtype != np.int64:
+        raise InvalidArgument("windows are pairs of instants: these are whole microseconds, in 64 bits")
+    bounds = given.astype(np.int64).reshape(-1, 2)
     backwards = bounds[:, 1] < bounds[:, 0]
     if backwards.any():
         raise _backwards(windows[int(np.argmax(backwards))])

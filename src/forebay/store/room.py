@@ -7,7 +7,15 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
+from forebay.store.options import Options
+
 Item = TypeVar("Item")
+
+LAST = 8
+"""So many values of an entry are looked at for the size of all."""
+
+PART_BYTES = 64 << 20
+"""Python's size of the rows that become one batch, whose columns must stay below 2 GiB."""
 
 _SAMPLED = 64
 _FIRST, _MOST_UNSEEN, _LEAST_SHARE = 16, 1 << 14, 64
@@ -21,14 +29,14 @@ class Room:
 
     Parameters
     ----------
-    budget : int
-        Bytes.
+    options : Options
+        A half of the memory is the table's, or less if the write buffer is smaller than a quarter of it.
     """
 
     __slots__ = ("_budget", "_each", "_given", "left")
 
-    def __init__(self, budget: int) -> None:
-        self._budget, self._each = budget, 1.0
+    def __init__(self, options: Options) -> None:
+        self._budget, self._each = min(2 * options.write_buffer_bytes, options.memory_bytes // 2), 1.0
         self._given = self.left = _FIRST
 
     @property

@@ -1,7 +1,7 @@
 """Rows that are given and asked for one at a time, by key and window: a table before an `UnalignedStore` of batches.
 
 A step of the store costs the same for one row as for thousands. So rows stay in a dict, a `RowTable`, until they fill its
-memory; then the half whose windows have the farthest estimated trigger times (ETT) goes to the store as one batch. When a
+memory; then the half whose windows have the farthest estimated trigger times (ETT) goes to the store in batches. When a
 window is asked for that the store has, the windows with the nearest ETT are read along with it, and wait `ahead` (predictive
 batch read, FlowKV, section 4.2).
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 from forebay.store.key_index import KeyIndex, Slots, identity
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
-from forebay.store.room import Room, mean_bytes, sample
+from forebay.store.room import LAST, PART_BYTES, Room, mean_bytes, sample
 from forebay.store.unaligned import SLOT, UnalignedStore
 
 Window = tuple[int, int]
@@ -37,12 +37,6 @@ Held = TypeVar("Held")
 
 _OVERHEAD = 350
 """About how many bytes Python takes for an entry of the table: the tuples, the numbers in them, and their places."""
-
-_LAST = 8
-"""So many values of an entry are looked at for the size of all."""
-
-_PART_BYTES = 64 << 20
-"""Python's size of the rows that become one batch, whose columns must stay below 2 GiB."""
 
 _NEVER = -(2**63)
 _MOST_GONE = 1 << 12
@@ -75,7 +69,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     ) -> None:
         super().__init__()
         self._store, self._schema, self._predictor = store, schema, predictor
-        self._room = Room(2 * options.write_buffer_bytes)
+        self._room = Room(options)
         self._most_ahead = options.write_buffer_bytes // 2
         self._ratio = options.read_batch_ratio
         self._ahead: dict[StateKey, tuple[int, list[Any]]] = {}
@@ -93,7 +87,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         """About how much memory the rows take."""
         some = sample(self.items())
         keys = mean_bytes(key for (key, _), _ in some)
-        values = mean_bytes(value for _, held in some for value in self._rows(held)[-_LAST:])
+        values = mean_bytes(value for _, held in some for value in self._rows(held)[-LAST:])
         return int(len(self) * (_OVERHEAD + keys) + self._count() * values)
 
     @abstractmethod
@@ -171,11 +165,11 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         size = 0.0
         for place, named in enumerate(names):
             held = self._rows(self[named])
-            each = mean_bytes([named[0]]) + mean_bytes(held[:: -(-len(held) // _LAST) or 1])
-            rows = max(1, int(_PART_BYTES / each))
+            each = mean_bytes([named[0]]) + mean_bytes(held[:: -(-len(held) // LAST) or 1])
+            rows = max(1, int(PART_BYTES / each))
             for begin in range(0, len(held), rows):
                 some = held[begin : begin + rows]
-                if places and size + each * len(some) > _PART_BYTES:
+                if places and size + each * len(some) > PART_BYTES:
                     yield places, values
                     places, values, size = [], [], 0.0
                 places.append(place)

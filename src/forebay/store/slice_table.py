@@ -13,16 +13,10 @@ import pyarrow as pa
 
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
-from forebay.store.room import Room, mean_bytes, sample
+from forebay.store.room import LAST, PART_BYTES, Room, mean_bytes, sample
 
 _OVERHEAD = 180
 """About how many bytes Python takes for a key and the list of its values in a slice."""
-
-_LAST = 8
-"""So many values of a key are looked at for the size of all."""
-
-_PART_BYTES = 64 << 20
-"""Python's size of the rows that become one batch, whose columns must stay below 2 GiB."""
 
 
 class SliceTable:
@@ -51,7 +45,7 @@ class SliceTable:
     def __init__(self, store: AlignedStore, schema: pa.Schema, options: Options) -> None:
         self._store, self._schema = store, schema
         self._slices: dict[int, dict[Any, list[Any]]] = {}
-        self._room = Room(2 * options.write_buffer_bytes)
+        self._room = Room(options)
         self._values = 0
 
     @property
@@ -64,7 +58,7 @@ class SliceTable:
         """About how much memory the rows take."""
         some = [entry for keys in sample(self._slices.values()) for entry in sample(keys.items())]
         keys = mean_bytes(key for key, _ in some)
-        values = mean_bytes(value for _, held in some for value in held[-_LAST:])
+        values = mean_bytes(value for _, held in some for value in held[-LAST:])
         return int(sum(map(len, self._slices.values())) * (_OVERHEAD + keys) + self._values * values)
 
     def append(self, start: int, key: Any, value: Any) -> None:
@@ -113,7 +107,7 @@ class SliceTable:
         rows = [(key, value) for key, values in keys.items() for value in values]
         some = sample(rows)
         each = mean_bytes(key for key, _ in some) + mean_bytes(value for _, value in some)
-        step = max(1, int(_PART_BYTES / max(1.0, each)))
+        step = max(1, int(PART_BYTES / max(1.0, each)))
         for begin in range(0, len(rows), step):
             columns = zip(*rows[begin : begin + step], strict=True)
             arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]

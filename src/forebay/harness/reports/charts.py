@@ -52,7 +52,7 @@ def by_store(frame: pl.DataFrame, measure: str, title: str, columns: int = 4) ->
         )
         left = alt.Axis(title=None, labels=number % columns == 0, ticks=False)
         base = alt.Chart(part).encode(y=alt.Y("store:N", sort=stores, axis=left, scale=alt.Scale(domain=stores)))
-        served = base.transform_filter(alt.datum[measure] != None)  # noqa: E711  # an expression of Vega
+        served = base.transform_filter(f"isValid(datum.{measure})")
         x = alt.X(f"{measure}:Q", scale=scale, axis=axis)
         dots = served.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour)
         spread = served.mark_rule(strokeWidth=2).encode(
@@ -60,7 +60,7 @@ def by_store(frame: pl.DataFrame, measure: str, title: str, columns: int = 4) ->
         )
         labels = served.mark_text(align="left", dx=7, fontSize=10, color=_INK)
         labels = labels.encode(x=alt.X(f"{measure}_most:Q", scale=scale, axis=axis), text="label:N")
-        missing = base.transform_filter(alt.datum[measure] == None).mark_text(  # noqa: E711
+        missing = base.transform_filter(f"!isValid(datum.{measure})").mark_text(
             align="left", fontSize=10, color="#9aa5b1", fontStyle="italic"
         )
         missing = missing.encode(x=alt.value(6), text="none:N")
@@ -215,14 +215,14 @@ def brief(number: float) -> str:
 
 def _above(values: pl.Series, share: float) -> float:
     """A little more than the most."""
-    known = values.drop_nulls()
-    return (float(known.max()) if len(known) else 1.0) * (1 + share)  # type: ignore[arg-type]
+    known = values.drop_nulls().to_numpy()
+    return (float(known.max()) if len(known) else 1.0) * (1 + share)
 
 
 def _logarithmic(values: pl.Series) -> tuple[alt.Scale, alt.Axis]:
     """A logarithmic scale with a place for labels at its right."""
-    known = values.drop_nulls()
-    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 10.0)  # type: ignore[arg-type]
+    known = values.drop_nulls().to_numpy()
+    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 10.0)
     low, high = max(low, 1e-3), max(high, 1e-3)
     scale = alt.Scale(type="log", domain=[low / 1.6, high * 2 * (high / low) ** 0.18], nice=False)
     return scale, alt.Axis(title=None, format="~s", tickCount=4, labelOverlap=True)

@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,11 +120,9 @@ def require_drawing() -> None:
     InvalidArgument
         A package that draws is not installed; the extra ``harness`` brings it.
     """
-    try:
-        import altair  # noqa: F401
-        import vl_convert  # noqa: F401
-    except ImportError as error:
-        raise InvalidArgument(f"a report needs {error.name}; pip install 'forebay[harness]'") from None
+    for package in ("altair", "vl_convert"):
+        if find_spec(package) is None:
+            raise InvalidArgument(f"a report needs {package}; pip install 'forebay[harness]'")
 
 
 def _scripts(drawn: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument, StateDirectoryError
+from forebay.harness.access import PUT
 from forebay.harness.stores.connector import Connector
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
@@ -67,7 +68,7 @@ class ForebayRmw(Connector):
 
 
 class ForebayAur(Connector):
-    """The AUR store, which appends without reading. The latest ETT of a window is its end."""
+    """The AUR store, which appends without reading. A window is expected to be read when it ends."""
 
     errors = (OSError, StateDirectoryError)
 
@@ -105,7 +106,9 @@ class ForebayAur(Connector):
 class ForebayAar(Connector):
     """The AAR store, for windows that all keys share: the first read of a window reads all its keys.
 
-    From then on the window is in memory until its last key is deleted. All windows must have one length.
+    From then on the window is in memory until its last key is deleted. All windows must have one length. The store has no
+    put. Here one works, on a window that is in memory; accesses with puts are refused all the same, since a window that is
+    put would never be in the store.
     """
 
     errors = (OSError, StateDirectoryError)
@@ -122,6 +125,8 @@ class ForebayAar(Connector):
                 "forebay-aar holds windows that are the same for all keys, and all of one length; "
                 "drive forebay-aur or forebay-rmw with this workload"
             )
+        if (batch["operation"].to_numpy() == int(PUT)).any():
+            raise InvalidArgument("forebay-aar appends, and never puts; drive forebay-rmw with this workload")
         return keys(batch)
 
     def get(self, key: Key) -> bytes | None:
