@@ -42,10 +42,10 @@ bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with re
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
 	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)
 
-check: lint  ## lint rules, types, and the tests that need neither Spark nor agents (a minute)
-	$(BIN)/python -m pytest -m "not slow and not spark and not agents" -n 2 --dist worksteal
+check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
+	$(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/ready  ## the test suite (10 minutes)
+test: $(VENV)/ready  ## the test suite (11 minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)

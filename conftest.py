@@ -65,8 +65,21 @@ def _spark_in_docstrings(request: pytest.FixtureRequest) -> None:
         request.node.dtest.globs["spark"] = request.getfixturevalue("spark")
 
 
+PROGRAMS = {
+    "test_advice.py",
+    "test_beside.py",
+    "test_connectors.py",
+    "test_delete_aware.py",
+    "test_evaluator.py",
+    "test_harness_cli.py",
+    "test_redis_server.py",
+    "test_reports.py",
+}
+"""Tests that run commands, start servers, or drive stores that others have made."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts Spark, a cluster or agents is marked, so that the rest can be run alone. Clusters go first."""
+    """What starts Spark, a cluster or programs is marked, so that the rest can be run alone. Clusters go first."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         doctest = isinstance(item, pytest.DoctestItem) and "spark." in item.dtest.docstring
@@ -75,6 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = getattr(item, "module", None)
         if hasattr(module, "Cluster"):
             item.add_marker("cluster")
-        if hasattr(module, "hosts") and "/tests/replication/" in item.path.as_posix():
-            item.add_marker("agents")
+        replicated = hasattr(module, "hosts") and "/tests/replication/" in item.path.as_posix()
+        if replicated or item.path.name in PROGRAMS:
+            item.add_marker("programs")
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)  # it takes longest: nothing waits for it alone
