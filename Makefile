@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random lint format hooks wheel docs clean
+.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,10 @@ test: $(VENV)/ready  ## the test suite (11 minutes)
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)
 	$(BIN)/python -m pytest -m "not cluster or not slow" -n 2 --dist worksteal
-	$(BIN)/python -m pytest -m "cluster and slow"
+	$(BIN)/python -m pytest -m "cluster and slow and not seeds"
+
+test-seeds: $(VENV)/ready  ## fifty-one seeded runs of handovers with hosts killed and cut off (three quarters of an hour)
+	$(BIN)/python -m pytest -m "seeds"
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
 	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random

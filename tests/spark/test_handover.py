@@ -53,6 +53,9 @@ def joined(read):
     )
 
 
+MANY = (pytest.mark.slow, pytest.mark.seeds)
+"""The marks of what is run with many seeds."""
+
 KINDS = {each.__name__: each for each in (aggregates, sessions, joined)}
 
 
@@ -161,7 +164,7 @@ def disturbed(spark, cluster, kind, seeds, files):
     ("kind", "seeds", "files"),
     [
         pytest.param("sessions", [1], 2, id="sessions"),  # a kill, which ends soonest
-        *(pytest.param(kind, [*range(1, 18)], 4, id=f"{kind}-many", marks=pytest.mark.slow) for kind in KINDS),
+        *(pytest.param(kind, [*range(1, 18)], 4, id=f"{kind}-many", marks=MANY) for kind in KINDS),
     ],
 )
 def test_nothing_is_lost_or_doubled_by_kills_and_cuts_during_handovers(tmp_path, kind, seeds, files):

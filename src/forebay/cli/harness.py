@@ -54,7 +54,7 @@ def generate(
     from forebay.harness.access import write
     from forebay.harness.driver import Driver
 
-    described = _read(experiment)
+    described = read_experiment(experiment)
     _require_new(out)
     driver = Driver(described.operator)
     begin, interrupted = time.perf_counter(), False
@@ -97,7 +97,7 @@ def run(
     """
     from forebay.harness.evaluator import evaluate
 
-    described = _read(experiment)
+    described = read_experiment(experiment)
     chosen = _stores(store or described.stores)
     if batched and described.rate is not None:
         raise InvalidArgument(f"--batched drives stores as fast as they go; {experiment} has a rate, take it out")
@@ -108,7 +108,7 @@ def run(
             )
         from forebay.cli.beside import run_beside
 
-        run_beside((experiment, beside), (described, _read(beside)), chosen, directory, out)
+        run_beside((experiment, beside), (described, read_experiment(beside)), chosen, directory, out)
         return
     if out is not None:
         raise InvalidArgument("--out is for the figures of --beside; name a second experiment, or leave it out")
@@ -209,7 +209,7 @@ def read_trace(trace: Path, vnode: int | None = None) -> Iterator[pa.RecordBatch
     return read_gadget_log(trace) if trace.suffix == ".log" else read(trace)
 
 
-def _read(path: Path) -> Experiment:
+def read_experiment(path: Path) -> Experiment:
     """An experiment of ours, or one of Gadget's configurations."""
     from forebay.harness.experiment import Experiment
     from forebay.harness.gadget_config import read_gadget_config
