@@ -6,6 +6,7 @@ time that counts. What Python itself costs is therefore the same for each store,
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -169,6 +170,8 @@ def drive(
 ) -> None:
     """Drive a store, and count each access where its owner is measured; without owners there is one."""
     values, before, sampled = _Values(), _resident(store), time.monotonic()
+    gc.collect()
+    gc.freeze()  # what the process had before is no work of the store's
     try:
         for batch in batches:
             if batched:
@@ -186,6 +189,8 @@ def drive(
             raise
         done = sum(each.accesses for each in measured)
         raise StateDirectoryError(f"{type(store).__name__} failed after {done:,} accesses: {error}") from error
+    finally:
+        gc.unfreeze()
     _sample(store, measured, before, directory)
 
 

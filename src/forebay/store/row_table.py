@@ -85,9 +85,9 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     @property
     def nbytes(self) -> int:
         """About how much memory the rows take."""
-        some = sample(self.items())
-        keys = mean_bytes(key for (key, _), _ in some)
-        values = mean_bytes(value for _, held in some for value in self._rows(held)[-LAST:])
+        some = sample(self)  # to step over names makes no tuples, as to step over items would
+        keys = mean_bytes(key for key, _ in some)
+        values = mean_bytes(value for named in some for value in self._rows(self[named])[-LAST:])
         return int(len(self) * (_OVERHEAD + keys) + self._count() * values)
 
     @abstractmethod
