@@ -9,8 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forebay.cli.harness import ExperimentFile, harness
-from forebay.cli.harness import read_experiment
+from forebay.cli.harness import ExperimentFile, harness, read_experiment
 from forebay.cli.harness_compare import chosen_stores, watching
 from forebay.cli.terminal import INTERRUPTED, console
 from forebay.errors import InvalidArgument

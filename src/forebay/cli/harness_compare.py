@@ -14,8 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from forebay.cli.harness import read_experiment
-from forebay.cli.harness import harness, read_trace
+from forebay.cli.harness import harness, read_experiment, read_trace
 from forebay.cli.terminal import INTERRUPTED, console
 from forebay.errors import InvalidArgument, StateDirectoryError
 
