@@ -19,6 +19,8 @@ from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
 from forebay.store.row_kernels import NEARBY
 
+_NO_ROWS, _NO_SLOTS = np.empty(0, np.int64), np.empty(0, np.int32)
+
 
 class Pieces(NamedTuple):
     """The pieces of one extent, in order: slot and generation of the window, first row, number of rows."""
@@ -46,7 +48,9 @@ class Pieces(NamedTuple):
     def find(self, columns: Columns, marks: npt.NDArray[np.uint8]) -> tuple[Rows, Slots, int]:
         """Rows of marked windows, the window of each, and how many rows of the extent are live beside the requested ones."""
         hits, found, live = kernels.find_pieces(columns, marks, *self)
-        rows, roots = kernels.expand(hits, found, self.first, self.rows, columns.parent, self.slot)
+        if not len(hits):
+            return _NO_ROWS, _NO_SLOTS, int(live)
+        rows, roots = kernels.expand(columns, hits, found, self.first, self.rows, self.slot)
         return rows, roots, int(live)
 
     def live(self, columns: Columns) -> tuple[Rows, Slots]:

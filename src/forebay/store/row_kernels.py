@@ -108,13 +108,13 @@ def find_pieces(c, marks, slot, generation, first, rows):
 
 
 @compiled
-def expand(hits, found, first, rows, parent, slot):
+def expand(c, hits, found, first, rows, slot):
     numbers, roots = np.empty(found, np.int64), np.empty(found, np.int32)
     at = 0
     for piece in hits:
         owner = slot[piece]
-        while parent[owner] >= 0:
-            owner = parent[owner]
+        while c[owner].parent >= 0:
+            owner = c[owner].parent
         for row in range(rows[piece]):
             numbers[at] = first[piece] + row
             roots[at] = owner

@@ -248,9 +248,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             self._ahead.clear()  # they were not asked for
         waiting = np.fromiter((slot for slot, _ in self._ahead.values()), np.int32, len(self._ahead))
         others = np.setdiff1d(index.live(), np.append(waiting, requested), assume_unique=True)
-        if self._span < len(others):
-            others = others[np.argpartition(index.estimates(others), self._span)[: self._span]]
-        others = others[np.argsort(index.estimates(others))]
+        others = _first(others, index.estimates(others), np.abs(others - requested), self._span)
         sizes = self._store.bytes_of(others) + _OVERHEAD
         return others[: np.searchsorted(np.cumsum(sizes), self._most_ahead, side="right")]
 
@@ -401,6 +399,19 @@ class ValueLists(RowTable[list[Any]]):
         newest = np.array([self._newest.get(named, named[1][0]) for named in names], np.int64)
         known = np.array([self._known.get(named, _NEVER) for named in names], np.int64)
         return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
+
+
+def _first(slots: Slots, etts: npt.NDArray[np.int64], distances: Slots, count: int) -> Slots:
+    """So many slots, by ETT. Of those with one ETT the nearest slots come first: they were filled at about the same time."""
+    if count < len(slots):
+        last = np.partition(etts, count - 1)[count - 1]
+        sooner, tied = np.flatnonzero(etts < last), np.flatnonzero(etts == last)
+        missing = count - len(sooner)
+        if missing < len(tied):
+            tied = tied[np.argpartition(distances[tied], missing)[:missing]]
+        chosen = np.concatenate([sooner, tied])
+        slots, etts, distances = slots[chosen], etts[chosen], distances[chosen]
+    return slots[np.lexsort((distances, etts))]
 
 
 def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None) -> Slots:
