@@ -115,18 +115,11 @@ def write_source() -> int:
 
 def start_spark() -> SparkSession:
     builder = (
-        SparkSession.builder.master("local[2]")
+        fb.configure(SparkSession.builder.master("local[2]"))
         .appName("flights")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100000")
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
     )
     stderr = os.dup(2)
     with (DEMO / "spark.log").open("w") as log:  # the JVM logs to the stderr that it inherits

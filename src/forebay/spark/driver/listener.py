@@ -24,6 +24,7 @@ from forebay.spark.driver import checkpoint, metrics, replicas, sizes
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.checkpoint import Logs
 from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.configure import LOGS
 from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import redefined
@@ -87,6 +88,7 @@ class _Listener(StreamingQueryListener):
         try:
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
+            checkpoint.require_replacing(location, session.conf.get(LOGS, None))
             logs.require_no_rescale(location)
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
