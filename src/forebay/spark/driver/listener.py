@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from forebay.errors import ForebayError, UnsupportedConfiguration
 from forebay.spark.driver import checkpoint, metrics, replicas, sizes
@@ -60,6 +62,7 @@ class _Listener(StreamingQueryListener):
         self._session = weakref.ref(session)
         self._watermarks: dict[str, _Watermark] = {}
         self._running: set[str] = set()
+        self._called: Any = None
 
     def onQueryStarted(self, event: Any) -> None:
         session = self._session()
@@ -111,11 +114,22 @@ class _Listener(StreamingQueryListener):
             _log.exception("forebay could not prepare the query %s", query.id)
         _warn_of_partitions(session, execution)
 
+    @property
+    def _jlistener(self) -> Any:
+        """The listener as Spark has it, always the same one."""
+        if self._called is None:
+            assert SparkContext._jvm is not None
+            self._called = SparkContext._jvm.PythonStreamingQueryListenerWrapper(_Called(self))
+        return self._called
+
     def onQueryProgress(self, event: Any) -> None:
+        """Take an event as the JVM has it, see `_Called`."""
         metrics.take()
-        seen = self._watermarks.get(str(event.progress.runId))
-        if seen is not None:
-            seen.note(event.progress.eventTime.get("watermark"), event.progress.numInputRows)
+        if self._watermarks:
+            progress = event.progress()
+            seen = self._watermarks.get(progress.runId().toString())
+            if seen is not None:
+                seen.note(progress.eventTime().get("watermark"), progress.numInputRows())
 
     def onQueryIdle(self, event: Any) -> None:
         pass
@@ -128,6 +142,13 @@ class _Listener(StreamingQueryListener):
         if str(event.id) in self._running:
             self._running.discard(str(event.id))
             metrics.retire(str(event.id))
+
+
+class _Called(JStreamingQueryListener):
+    """What Spark calls. PySpark would read all of a progress, one value at a time; here only what is needed is read."""
+
+    def onQueryProgress(self, jevent: Any) -> None:
+        self.pylistener.onQueryProgress(jevent)
 
 
 class _Watermark:
