@@ -70,6 +70,7 @@ PROGRAMS = {
     "test_harness_cli.py",
     "test_redis_server.py",
     "test_reports.py",
+    "test_warmup.py",
 }
 """Tests that run commands, start servers, or drive stores that others have made."""
 
