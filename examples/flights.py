@@ -158,7 +158,14 @@ def run(result: DataFrame, name: str, rows: int) -> StreamingQuery:
             bar.update(task, completed=done, description=status)
 
     watermark = query.lastProgress.eventTime["watermark"]
-    console.print(f"{done:,} rows in {seconds:.1f} s, {speed}, {len(query.recentProgress)} micro-batches")
+    first, *others = query.recentProgress
+    console.print(f"{done:,} rows in {seconds:.1f} s, {len(query.recentProgress)} micro-batches")
+    console.print(
+        f"cold: the first micro-batch took {first.batchDuration / 1000:.1f} s, as workers start and Spark compiles"
+    )
+    if others:
+        rate = sum(batch.numInputRows for batch in others) / sum(batch.batchDuration for batch in others) * 1000
+        console.print(f"warm: {rate:,.0f} rows/s in the others")
     console.print(f"{state.rowsLate} rows late, {state.rowsPartlyLate} partly late, {state.rowsOut:,} results")
     console.print(f"windows that end after the watermark, {watermark}, stay open: {state.stateRows:,} rows, {size}")
     return query

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_compiling import read_only  # noqa: F401
 
 import forebay
+from test_compiling import read_only  # noqa: F401
 
 LISTED = """
 import forebay.engine.open

@@ -42,6 +42,9 @@ _log = logging.getLogger("forebay")
 _FEW_PARTITIONS = 4
 """So many state partitions for each core are not worth a warning."""
 
+_PARTITION_SECONDS = 0.2
+"""Of a core, for each state partition in each micro-batch: 34 of them took two cores 3.4 s longer than 2 did."""
+
 _STILL = 10
 """A watermark that has not moved in so many micro-batches with rows is worth one."""
 
@@ -268,10 +271,11 @@ def _warn_of_partitions(session: SparkSession, execution: Any) -> None:
     if partitions > _FEW_PARTITIONS * cores:
         _log.warning(
             "the query has %d state partitions for %d cores. Each of them costs tasks of Python in every micro-batch, idle "
-            'or not. Set spark.conf.set("spark.sql.shuffle.partitions", ...) near the number of cores before the query is '
+            'or not, all of them together about %.1f s. Set spark.conf.set("spark.sql.shuffle.partitions", ...) near the number of cores before the query is '
             "started for the first time: a checkpoint keeps the number that it was begun with.",
             partitions,
             cores,
+            partitions * _PARTITION_SECONDS / cores,
         )
 
 
