@@ -271,7 +271,8 @@ def _warn_of_partitions(session: SparkSession, execution: Any) -> None:
     if partitions > _FEW_PARTITIONS * cores:
         _log.warning(
             "the query has %d state partitions for %d cores. Each of them costs tasks of Python in every micro-batch, idle "
-            'or not, all of them together about %.1f s. Set spark.conf.set("spark.sql.shuffle.partitions", ...) near the number of cores before the query is '
+            "or not, all of them together about %.1f s. "
+            'Set spark.conf.set("spark.sql.shuffle.partitions", ...) near the number of cores before the query is '
             "started for the first time: a checkpoint keeps the number that it was begun with.",
             partitions,
             cores,
