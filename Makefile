@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean
+.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
+	@echo "compiling, once on this machine:" && $(BIN)/forebay warmup
 	@$(BIN)/python examples/flights.py
 
 demo-harness: $(VENV)/ready  ## which store suits flights, clicks and sensors: reports in demo/harness (5 minutes)
@@ -29,6 +30,9 @@ bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all 
 
 bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern (3 minutes)
 	$(BIN)/python benchmarks/race.py --quick
+
+bench-latency: $(VENV)/ready  ## what a micro-batch costs, by rows, partitions, operators; QUICK=1 for 5 minutes: docs/benchmarks.md
+	$(BIN)/python benchmarks/latency.py $(if $(QUICK),--quick)
 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
+import forebay as fb
+
 settings.register_profile("same", derandomize=True, deadline=None)  # what is compiled takes long when it is first called
 settings.register_profile("random", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("same")
@@ -23,22 +25,14 @@ COMPILING = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = (
-        SparkSession.builder.master("local[2]")
+        fb.configure(SparkSession.builder.master("local[2]"))
         .appName("forebay tests")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.extraJavaOptions", COMPILING)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.hadoop.fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.RawLocalFs")
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
@@ -76,6 +70,7 @@ PROGRAMS = {
     "test_harness_cli.py",
     "test_redis_server.py",
     "test_reports.py",
+    "test_warmup.py",
 }
 """Tests that run commands, start servers, or drive stores that others have made."""
 

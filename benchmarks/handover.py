@@ -105,13 +105,8 @@ COMMON = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(PARTITIONS),
     "spark.shuffle.io.retryWait": "1s",  # as docs/handover.md says
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64000",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 SYSTEMS = {
     "replicas": {"spark.forebay.durability": "replicas", "spark.forebay.replicas": "1"},
@@ -385,7 +380,7 @@ def session(system: str, cluster: Hosts) -> SparkSession:
     builder = SparkSession.builder.master(cluster.master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return fb.configure(builder).getOrCreate()
 
 
 def wait_for(condition: Callable[[], bool], failure: str, seconds: float = 120, *, fail: bool = True) -> None:

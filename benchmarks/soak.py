@@ -37,25 +37,22 @@ KILLS = 30, 90
 """A kill comes so many seconds after the first micro-batch, or after the last kill."""
 SLACK = 1.3
 """How much more the last third may have than the second."""
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def session() -> SparkSession:
     settings = {
         "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",  # a heap grows to what it may have; what Spark keeps for its UI, to these numbers
         **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "50"),
         "spark.ui.retainedTasks": "500",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.log.level": "ERROR",
     }
     builder = SparkSession.builder.master("local[2,4]")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = fb.configure(builder).getOrCreate()
     nexmark.register(spark)
     return spark
 

@@ -115,18 +115,11 @@ def write_source() -> int:
 
 def start_spark() -> SparkSession:
     builder = (
-        SparkSession.builder.master("local[2]")
+        fb.configure(SparkSession.builder.master("local[2]"))
         .appName("flights")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100000")
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
     )
     stderr = os.dup(2)
     with (DEMO / "spark.log").open("w") as log:  # the JVM logs to the stderr that it inherits
@@ -165,7 +158,14 @@ def run(result: DataFrame, name: str, rows: int) -> StreamingQuery:
             bar.update(task, completed=done, description=status)
 
     watermark = query.lastProgress.eventTime["watermark"]
-    console.print(f"{done:,} rows in {seconds:.1f} s, {speed}, {len(query.recentProgress)} micro-batches")
+    first, *others = query.recentProgress
+    console.print(f"{done:,} rows in {seconds:.1f} s, {len(query.recentProgress)} micro-batches")
+    console.print(
+        f"cold: the first micro-batch took {first.batchDuration / 1000:.1f} s, as workers start and Spark compiles"
+    )
+    if others:
+        rate = sum(batch.numInputRows for batch in others) / sum(batch.batchDuration for batch in others) * 1000
+        console.print(f"warm: {rate:,.0f} rows/s in the others")
     console.print(f"{state.rowsLate} rows late, {state.rowsPartlyLate} partly late, {state.rowsOut:,} results")
     console.print(f"windows that end after the watermark, {watermark}, stay open: {state.stateRows:,} rows, {size}")
     return query

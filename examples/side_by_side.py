@@ -18,16 +18,11 @@ SCHEMA = "time timestamp, country string, amount long"
 
 def main() -> None:
     spark = (
-        SparkSession.builder.master("local[2]")
+        fb.configure(SparkSession.builder.master("local[2]"))
         .appName("side by side")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

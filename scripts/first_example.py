@@ -17,7 +17,7 @@ settings = re.search(r"## In your project.*?```python\n(.*?)```", Path(sys.argv[
 assert ".venv" not in forebay.__file__ and "src" not in Path(forebay.__file__).parts, forebay.__file__
 
 with tempfile.TemporaryDirectory() as directory:
-    names = {"SparkSession": SparkSession}
+    names = {"SparkSession": SparkSession, "fb": forebay}
     exec(settings, names)  # noqa: S102
     spark = names["spark"]
     path, out, checkpoint = (f"{directory}/{name}" for name in ("in", "out", "checkpoint"))

@@ -28,6 +28,8 @@ import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+import forebay as fb
+
 MARK = "FOREBAY_TEST_HOST"
 PATIENCE = 600
 """Seconds until something that does not end is taken for stuck."""
@@ -42,12 +44,6 @@ CONF = {
     "spark.decommission.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
 }
 
 
@@ -205,7 +201,7 @@ def _drive(directory):
     builder = SparkSession.builder.master(cluster.master)
     for name, value in conf.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = fb.configure(builder).getOrCreate()
     deadline = time.monotonic() + PATIENCE
     alive = len(cluster.alive)
     while len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) <= alive:  # the driver is one of them

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+import forebay as fb
 from forebay.nexmark.run import measure
 
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
@@ -21,16 +22,15 @@ MEMORY = PROVIDERS + "HDFSBackedStateStoreProvider"
 
 
 def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions: int = 2, **confs: str) -> SparkSession:
+    """A session with the settings of `fb.configure`, whichever peer it is for."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "6g",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "64000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": provider,
         "spark.log.level": "OFF",
         **{name.replace("__", "."): value for name, value in confs.items()},
@@ -39,7 +39,7 @@ def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions:
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return fb.configure(builder).getOrCreate()
 
 
 def bids(spark: SparkSession, data: Path) -> DataFrame:

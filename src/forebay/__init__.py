@@ -34,6 +34,7 @@ from forebay.aggregates.functions import (
     variance,
 )
 from forebay.errors import ForebayError
+from forebay.spark.driver.configure import configure
 from forebay.spark.driver.continuous_join import continuousJoin
 from forebay.spark.driver.dedupe import dedupe
 from forebay.spark.driver.explain import explain
@@ -73,6 +74,7 @@ __all__ = [
     "bool_or",
     "collect_list",
     "collect_set",
+    "configure",
     "continuousJoin",
     "count",
     "count_distinct",

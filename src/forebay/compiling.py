@@ -27,6 +27,27 @@ def compiled(function: Callable[..., Any]) -> Any:
     >>> twice(4)
     8
     """
+    kernels[f"{function.__module__}.{function.__qualname__}"] = kernel = _compiled(function)
+    return kernel
+
+
+kernels: dict[str, Any] = {}
+"""What `compiled` has given to the modules that are loaded, by name."""
+
+
+def kept() -> set[Path | None]:
+    """The directories in which what is compiled is kept; None is among them if something cannot be kept.
+
+    Examples
+    --------
+    >>> import forebay.aggregates.sorting
+    >>> {type(directory).__name__ for directory in kept()} <= {"PosixPath", "NoneType"}
+    True
+    """
+    return {path and Path(path) for path in (kernel.stats.cache_path for kernel in kernels.values())}
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
     for directory in (None, _private_directory):
         before = numba.config.CACHE_DIR
         try:

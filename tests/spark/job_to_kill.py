@@ -17,8 +17,6 @@ from pyspark.sql import SparkSession
 
 import forebay as fb
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
 
 def executor():
     """The executor that has started this Python worker."""
@@ -88,8 +86,6 @@ def main(kind, master, directory):
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
         "spark.executor.memory": "1g",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.speculation": str(kind == "slow").lower(),
@@ -97,7 +93,7 @@ def main(kind, master, directory):
         **({"spark.forebay.localDirectory": f"{directory}/node"} if kind in ("AUR", "RMW") else {}),
     }.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = fb.configure(builder).getOrCreate()
     df = spark.readStream.schema("ts timestamp, key long, x long").option("maxFilesPerTrigger", 1)
     stream = df.parquet(f"{directory}/source").withWatermark("ts", "1 second")
     writer = KINDS[kind](stream).writeStream.format("parquet").option("checkpointLocation", f"{directory}/checkpoint")

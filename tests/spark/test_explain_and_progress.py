@@ -50,10 +50,8 @@ def test_a_program_may_end_without_stopping_spark(tmp_path):
     program = f"""
         from pyspark.sql import SparkSession
         import forebay as fb
-        provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-                 .config("spark.sql.shuffle.partitions", 1)
-                 .config("spark.sql.streaming.stateStore.providerClass", provider).getOrCreate())
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+        spark = fb.configure(builder).getOrCreate()
         spark.range(10).selectExpr("timestamp_seconds(id) t").write.parquet("{tmp_path}/in")
         stream = spark.readStream.schema("t timestamp").parquet("{tmp_path}/in").withWatermark("t", "1 second")
         query = fb.groupBy(stream, fb.window("t", "2 seconds")).agg(fb.count("*")).writeStream.format("noop")

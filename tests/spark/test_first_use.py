@@ -12,14 +12,7 @@ import sys
 from pyspark.sql import SparkSession
 import forebay as fb
 
-provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", 2)
-    .config("spark.sql.streaming.stateStore.providerClass", provider)
-    .getOrCreate()
-)
+spark = fb.configure(SparkSession.builder.master("local[2]")).config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(4000).selectExpr("timestamp_millis(id * 100) t", "id % 5 k", "id n").repartitionByRange(8, "t")
 rows.write.parquet(f"{sys.argv[1]}/in")
 df = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(f"{sys.argv[1]}/in")

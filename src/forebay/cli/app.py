@@ -1,4 +1,4 @@
-"""The command line: ``forebay cluster``, ``forebay harness``, ``forebay nexmark`` and ``forebay state``."""
+"""The command line: ``forebay cluster``, ``harness``, ``nexmark``, ``state`` and ``warmup``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from forebay.cli.harness import harness
 from forebay.cli.nexmark import nexmark
 from forebay.cli.state import state
 from forebay.cli.terminal import console
+from forebay.cli.warmup import warmup
 from forebay.errors import ForebayError
 
 app = typer.Typer(no_args_is_help=True, help="A semantic-aware state store for PySpark Structured Streaming.")
@@ -18,6 +19,7 @@ app.add_typer(cluster, name="cluster")
 app.add_typer(harness, name="harness")
 app.add_typer(nexmark, name="nexmark")
 app.add_typer(state, name="state")
+app.command()(warmup)
 
 
 def main() -> None:

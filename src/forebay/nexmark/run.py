@@ -22,7 +22,6 @@ import forebay as fb
 from forebay.errors import InvalidArgument
 from forebay.nexmark.queries import QUERIES
 from forebay.nexmark.source import register
-from forebay.spark.driver.conf import PROVIDER, ROCKSDB
 from forebay.spark.driver.query import MARK, plan_of
 
 WARM_UP = 0.25
@@ -67,18 +66,14 @@ def session(cores: int = 2) -> SparkSession:
     """A local Spark session with what forebay needs."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
-        SparkSession.builder.master(f"local[{cores}]")
+        fb.configure(SparkSession.builder.master(f"local[{cores}]"))
         .appName("nexmark")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
         .config("spark.driver.memory", "4g")
-        .config("spark.sql.shuffle.partitions", cores)
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "64000")
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config(PROVIDER, ROCKSDB)
         .getOrCreate()
     )
     register(spark)

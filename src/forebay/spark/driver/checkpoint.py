@@ -12,6 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from forebay.errors import UnsupportedConfiguration
+from forebay.spark.driver.configure import LOGS, RENAMING
 from forebay.state.places import local_path
 from forebay.store.archive import archive_at
 
@@ -67,6 +68,20 @@ class Logs:
             )
             _log.error("%s", message)  # Spark fails before the first task can say so
             raise UnsupportedConfiguration(message)
+
+
+def require_replacing(location: str, manager: str | None) -> None:
+    """`UnsupportedConfiguration` if files of a checkpoint would be renamed where a rename may leave an older file in place.
+
+    On a local disk a rename replaces the file that is there. On HDFS the same call of Hadoop does not, and Spark would go on
+    with what an attempt that failed has left.
+    """
+    if manager == RENAMING and not location.startswith(("file:", "/")):
+        raise UnsupportedConfiguration(
+            f"{LOGS} is {RENAMING}, which fb.configure sets in local mode for checkpoints on local disks; this one is at "
+            f'{location}. Unset it with\n    spark.conf.unset("{LOGS}")\nbefore the query is started, or give the builder '
+            "another value."
+        )
 
 
 def _latest(log: Any) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
 from forebay.spark.driver.capture import CAPTURE
+from forebay.spark.driver.configure import PROVIDER, ROCKSDB, SOCKETS, missing
 from forebay.spark.properties import PREFIX
 from forebay.state.places import Durability, Place, local_path
 from forebay.store.archive import archive_at
@@ -25,11 +28,13 @@ from forebay.store.options import Options
 
 WATERMARK = "spark.watermarkDelayMs"
 """The key under which Spark keeps a watermark's delay in its column's metadata."""
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 MOST_VNODES = 1 << 12
 """More virtual nodes than that would only cost time."""
+
+_log = logging.getLogger("forebay")
+
+_advised: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 Setting = TypeVar("Setting")
 
@@ -166,13 +171,35 @@ def ready(df: DataFrame) -> Conf:
 
 
 def _require_rocksdb(session: SparkSession) -> None:
-    """Spark's own state must be in RocksDB: ``transformWithStateInPandas`` runs on no other provider."""
+    """Spark's own state must be in RocksDB: ``transformWithStateInPandas`` runs on no other provider.
+
+    What else is missing only costs time. The error has it too, or else a warning, once for each session.
+    """
     provider = session.conf.get(PROVIDER, None)
+    absent = missing(session)
     if provider is None or not provider.endswith(".RocksDBStateStoreProvider"):
         raise UnsupportedConfiguration(
-            f"{PROVIDER} is {provider or 'not set'}; streaming queries of forebay need the RocksDB provider. Set\n"
-            f'    spark.conf.set("{PROVIDER}",\n        "{ROCKSDB}")\nbefore the query is started.'
+            f"{PROVIDER} is {provider or 'not set'}; streaming queries of forebay need the RocksDB provider. Make the "
+            "session with\n    spark = fb.configure(SparkSession.builder).getOrCreate()\n"
+            "or set this before the query is started:\n" + _calls({PROVIDER: ROCKSDB, **absent})
         )
+    if absent and session not in _advised:
+        _advised.add(session)
+        _log.warning(
+            "settings of Spark that make micro-batches shorter are not set. Make the session with "
+            "fb.configure(SparkSession.builder), or set them before the query is started:\n%s",
+            _calls(absent),
+        )
+
+
+def _calls(settings: Mapping[str, str]) -> str:
+    """Settings as calls that make them; those that a session has from its beginning, as calls of its builder."""
+    return "\n".join(
+        f'    builder.config("{name}", "{value}")  # of a new session'
+        if name == SOCKETS
+        else f'    spark.conf.set("{name}", "{value}")'
+        for name, value in settings.items()
+    )
 
 
 def use_this_python(session: SparkSession) -> None:

@@ -5,10 +5,12 @@ source rows -> pack (mapInArrow) -> shuffle of blobs -> operator (transformWithS
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from forebay.spark.driver import listener, metrics, query, replicas
 from forebay.spark.driver.conf import Conf
@@ -16,7 +18,8 @@ from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
 from forebay.spark.worker import stages, startup
 from forebay.spark.worker.clock import Clock, clock_of
-from forebay.spark.worker.operator import EVENT_TIME, WindowOperator
+from forebay.spark.worker.emitted import EVENT_TIME
+from forebay.spark.worker.operator import WindowOperator
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.windows import FirstRows
 
@@ -35,19 +38,81 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan)))
     listener.watch(df.sparkSession)
+    columns = _leaves(bound.schema)
     operator = WindowOperator(
-        plan, bound.layout, place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
+        plan,
+        bound.layout,
+        place,
+        output,
+        metrics.reporter(df.sparkSession),
+        columns=columns is not None,
+        idle=bound.plan.idle_timeout is not None,
     )
     packed = df.select(*bound.projection).mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True), f"{VNODE} int, {PAYLOAD} binary"
     )
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
+    beside = [T.StructField(output, T.BinaryType()), T.StructField(EVENT_TIME, T.TimestampType())]
     emitted = packed.groupBy(VNODE).transformWithStateInPandas(
-        operator, f"{output} binary, {EVENT_TIME} timestamp", "append", clock.value, eventTimeColumnName=event_time
+        operator, T.StructType([*beside, *(columns or [])]), "append", clock.value, eventTimeColumnName=event_time
     )
-    results = emitted.mapInArrow(stages.unpack, bound.schema)
-    return _with_time(results, bound)
+    if columns is None:
+        return _with_time(emitted.mapInArrow(stages.unpack, bound.schema), bound)
+    return emitted.select(*_put_together(bound))
+
+
+_AS_THEY_ARE = (
+    T.BooleanType,
+    T.ByteType,
+    T.ShortType,
+    T.IntegerType,
+    T.LongType,
+    T.FloatType,
+    T.DoubleType,
+    T.StringType,
+    T.BinaryType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+)
+"""Types of which Spark takes a column from pandas without looking at its values."""
+
+
+def _leaves(schema: T.StructType) -> list[T.StructField] | None:
+    """The columns ``c0, c1, ...`` in which an operator can give results, windows as two; None if it must give blobs."""
+    kinds = [kind for field in schema.fields for kind in (_bounds(field) or [field.dataType])]
+    if not all(type(kind) in _AS_THEY_ARE for kind in kinds):
+        return None
+    return [T.StructField(f"c{place}", kind) for place, kind in enumerate(kinds)]
+
+
+def _bounds(field: T.StructField) -> list[T.DataType]:
+    """The types of a window's start and end; none if a column has no windows."""
+    if not {"spark.timeWindow", "spark.sessionWindow"} & field.metadata.keys() or not isinstance(
+        field.dataType, T.StructType
+    ):
+        return []
+    return [bound.dataType for bound in field.dataType.fields]
+
+
+def _put_together(bound: BoundOperator) -> list[Column]:
+    """The results out of the columns of `_leaves`."""
+    leaves, columns = map(F.col, (f"c{place}" for place in itertools.count())), []
+    for field, metadata in zip(bound.schema.fields, _told(bound), strict=True):
+        column = next(leaves)
+        if _bounds(field):
+            window = F.struct(column.alias("start"), next(leaves).alias("end"))
+            column = F.when(column.isNotNull(), window)  # no window is NULL, but the column's type allows it
+        columns.append(column.alias(field.name, **({"metadata": metadata} if metadata else {})))
+    return columns
+
+
+def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:
+    """What is told of each column beside its type: that it is a window or an event time, and its watermark."""
+    fields = bound.schema.fields
+    every = clock_of(bound.plan) is not Clock.WATERMARK or isinstance(bound.plan.windows, FirstRows)
+    return [field.metadata if every or place == 0 else None for place, field in enumerate(fields)]
 
 
 def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
@@ -55,12 +120,10 @@ def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
     if clock_of(bound.plan) is not Clock.WATERMARK:
         return results
     fields = bound.schema.fields
-    passing = len(fields) if isinstance(bound.plan.windows, FirstRows) else 1
-    told = [field.metadata if place < passing else None for place, field in enumerate(fields)]
     placed = [f"c{place}" for place in range(len(fields))]  # names may be repeated, or have dots in them
     columns = [
         F.col(name).alias(field.name, **({"metadata": metadata} if metadata else {}))
-        for name, field, metadata in zip(placed, fields, told, strict=True)
+        for name, field, metadata in zip(placed, fields, _told(bound), strict=True)
     ]
     return results.toDF(*placed).select(*columns)
 

@@ -57,7 +57,13 @@ def read_all(blobs: Iterable[bytes]) -> Iterator[tuple[pa.RecordBatch, bool]]:
 def write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Batches of one schema as blobs, large ones cut."""
     writer = BlobWriter()
+    for batch in cut(batches):
+        yield from writer.write(batch)
+    yield from writer.finish()
+
+
+def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows as a blob has in one batch at most."""
     for batch in batches:
         for begin in range(0, batch.num_rows, BLOB_ROWS):
-            yield from writer.write(batch.slice(begin, BLOB_ROWS))
-    yield from writer.finish()
+            yield batch.slice(begin, BLOB_ROWS)

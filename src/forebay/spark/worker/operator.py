@@ -17,6 +17,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.clock import Clock, clock_of
+from forebay.spark.worker.emitted import as_blobs, as_columns
 from forebay.spark.worker.stages import PAYLOAD
 from forebay.spark.worker.vnodes import IDLE
 from forebay.state.layout import Layout, Location, as_stored
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 STATE = "version"
 """The name under which Spark's state has the token of a virtual node."""
-
-EVENT_TIME = "event_time"
-"""A column of NULLs beside the blobs. With it, Spark hands the watermark on to operators that read this one's results."""
 
 
 class WindowOperator(StatefulProcessor):
@@ -52,7 +50,9 @@ class WindowOperator(StatefulProcessor):
     place : Place
         Where state lives.
     output : str
-        The name of the column of blobs that it emits.
+        The name of the column of blobs that it emits, by which a plan tells that there is an operator.
+    columns : bool
+        Whether it emits results as columns, and that column without values.
     reporter : pyspark.Accumulator
         Gets the metrics of every task.
     idle : bool
@@ -67,8 +67,10 @@ class WindowOperator(StatefulProcessor):
         output: str,
         reporter: Accumulator[Any],
         *,
+        columns: bool = False,
         idle: bool = False,
     ) -> None:
+        self._columns = columns
         self._reporter = reporter
         self._idle = idle
         self._pickled = plan
@@ -139,8 +141,6 @@ class WindowOperator(StatefulProcessor):
         self, running: _Task, vnode: int, location: Location, waiting: Iterator[bytes], fired_until: int, until: int
     ) -> Generator[pd.DataFrame, None, str | None]:
         """Have a store instance take blobs, fire and commit; gives its new token."""
-        import pandas as pd
-
         from forebay.engine.open import open_instance
         from forebay.spark.worker.capture import Recording
         from forebay.spark.worker.measured import measured
@@ -163,8 +163,7 @@ class WindowOperator(StatefulProcessor):
             for batch, partial in blobs.read_all(waiting) if recording is None else recording.in_order(waiting):
                 instance.ingest(batch, partial=partial)
             times.append(perf_counter())
-            for blob in blobs.write_all(instance.fire(until)):
-                yield pd.DataFrame({self._output: [blob], EVENT_TIME: pd.Series([pd.NaT], dtype="datetime64[us, UTC]")})
+            yield from (as_columns if self._columns else as_blobs)(instance.fire(until), self._output)
             times.append(perf_counter())
             version = instance.commit(running.batch)
             if recording is not None:

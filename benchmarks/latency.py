@@ -1,0 +1,175 @@
+"""What a micro-batch costs however small it is: forebay beside Spark's own windows, in one session with the same settings.
+
+    python benchmarks/latency.py            # 20 minutes
+    python benchmarks/latency.py --quick    # 5 minutes, fewer sizes and micro-batches
+
+Medians of the times of micro-batches (Spark's ``triggerExecution``), by rows in a micro-batch, by state partitions, and by
+operators in a chain, of tumbling medians and counts of 10 seconds; the two engines take turns, so that both meet the same
+machine. Then the first micro-batch of a process, in processes of their own. State is in RocksDB, results go to Spark's noop
+sink. Tables go to ``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import report
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from session import spark_session
+
+import forebay as fb
+from race import BENCH, ROOT
+
+ENGINES = ("forebay", "spark")
+SECONDS = 2
+"""Of event time in a micro-batch: every fifth one fires a window."""
+WARMING = 5
+"""Micro-batches of each query that are not measured."""
+
+
+def written(rows: int, files: int) -> Path:
+    """A directory with files of so many rows, two for each key, which a stream takes one by one."""
+    directory = BENCH / "data" / f"latency-{rows}-{files}"
+    if not (directory / "done").exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        numbers = np.random.default_rng(1)
+        for file in range(files):
+            times = np.sort(numbers.integers(file * SECONDS * 1_000_000, (file + 1) * SECONDS * 1_000_000, rows))
+            columns = {"ts": pa.array(times, pa.timestamp("us", "UTC")), "key": numbers.integers(0, max(1, rows // 2), rows)}
+            path = directory / f"{file:05}.parquet"
+            pq.write_table(pa.table({**columns, "x": numbers.random(rows)}), path)
+            os.utime(path, (1_600_000_000 + file, 1_600_000_000 + file))  # the order in which the stream takes them
+        (directory / "done").touch()
+    return directory
+
+
+def chained(spark: SparkSession, engine: str, function: str, data: Path, operators: int) -> DataFrame:
+    """So many operators, each over the results of the one before."""
+    source = spark.readStream.schema("ts timestamp, key long, x double").option("maxFilesPerTrigger", 1)
+    found = source.parquet(str(data / "*.parquet")).withWatermark("ts", "1 second")
+    time = "ts"
+    for _ in range(operators):
+        if engine == "forebay":
+            aggregate = fb.median("x") if function == "median" else fb.count("*")
+            found = fb.groupBy(found, fb.window(time, "10 seconds"), "key").agg(aggregate.alias("x"))
+        else:
+            aggregate = F.percentile("x", 0.5) if function == "median" else F.count("*")
+            found = found.groupBy(F.window(time, "10 seconds"), "key").agg(aggregate.alias("x"))
+        found, time = found.select(F.window_time("window").alias("at"), "key", F.col("x").cast("double").alias("x")), "at"
+    return found
+
+
+def durations(df: DataFrame) -> list[dict[str, int]]:
+    """The durations of a query's micro-batches with rows, in milliseconds."""
+    with tempfile.TemporaryDirectory() as directory:
+        query = df.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return [
+            batch["durationMs"]
+            for batch in (json.loads(each.json) for each in query.recentProgress)
+            if batch["numInputRows"]
+        ]
+
+
+def compared(spark: SparkSession, function: str, data: Path, operators: int, rounds: int) -> dict[str, object]:
+    """Medians of both engines, who take turns."""
+    times: dict[str, list[dict[str, int]]] = {engine: [] for engine in ENGINES}
+    for _ in range(rounds):
+        for engine in ENGINES:
+            times[engine] += durations(chained(spark, engine, function, data, operators))[WARMING:]
+    told = {engine: statistics.median(each["triggerExecution"] for each in times[engine]) for engine in ENGINES}
+    planning = {engine: statistics.median(each["queryPlanning"] for each in times[engine]) for engine in ENGINES}
+    return {
+        "forebay ms": round(told["forebay"]),
+        "Spark ms": round(told["spark"]),
+        "ratio": round(told["forebay"] / told["spark"], 2),
+        "planning ms": round(planning["forebay"]),
+        "Spark planning ms": round(planning["spark"]),
+    }
+
+
+def first(engine: str, function: str) -> None:
+    """In a process of its own: the first micro-batch of a session, and the one after it; prints both."""
+    spark = spark_session()
+    times = durations(chained(spark, engine, function, written(1000, 20), 1))
+    print(json.dumps([each["triggerExecution"] for each in times[:2]]))
+    spark.stop()
+
+
+def cold(rounds: int) -> list[dict[str, object]]:
+    rows = []
+    for function in ("median", "count"):
+        found: dict[str, list[list[int]]] = {engine: [] for engine in ENGINES}
+        for _ in range(rounds):
+            for engine in ENGINES:
+                command = [sys.executable, __file__, "--first", engine, function]
+                output = subprocess.run(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
+                ).stdout
+                found[engine].append(json.loads(output.splitlines()[-1]))
+        told = {engine: [statistics.median(times) for times in zip(*found[engine], strict=True)] for engine in ENGINES}
+        for place, name in enumerate(("first", "second")):
+            mine, theirs = (told[engine][place] / 1000 for engine in ENGINES)
+            row = {"aggregate": function, "micro-batch": name, "forebay s": round(mine, 2), "Spark s": round(theirs, 2)}
+            rows.append({**row, "ratio": round(mine / theirs, 2)})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def warm(*, quick: bool) -> dict[str, list[dict[str, object]]]:
+    rounds, files = (1, 20) if quick else (3, 30)
+    tables: dict[str, list[dict[str, object]]] = {"rows": [], "partitions": [], "chain": []}
+
+    def add(table: str, spark: SparkSession, what: dict[str, object], function: str, rows: int, operators: int = 1) -> None:
+        data = written(rows, files if rows < 1_000_000 else 12)
+        tables[table].append({**what, "aggregate": function, **compared(spark, function, data, operators, rounds)})
+        print(table, tables[table][-1], flush=True)
+
+    for partitions in (1, 2) if quick else (1, 2, 4):
+        spark = spark_session(partitions=partitions)
+        spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        if partitions == 2:
+            compared(spark, "median", written(1000, files), 1, 1)  # compiles what all of them have in common
+            for rows in (1000, 100_000) if quick else (1000, 10_000, 100_000, 1_000_000):
+                for function in ("median", "count"):
+                    add("rows", spark, {"rows": rows}, function, rows)
+            for operators in (1, 2) if quick else (1, 2, 3):
+                add("chain", spark, {"operators": operators}, "count", 1000, operators)
+        add("partitions", spark, {"partitions": partitions}, "median", 1000)
+        spark.stop()
+    return tables
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--first", nargs=2, metavar=("ENGINE", "AGGREGATE"))
+    arguments = parser.parse_args()
+    if arguments.first:
+        first(*arguments.first)
+        return
+    tables = {**warm(quick=arguments.quick), "cold": cold(1 if arguments.quick else 3)}
+    for name, rows in tables.items():
+        table = pl.DataFrame(rows)
+        table.write_csv(BENCH / f"latency-{name}.csv")
+        report.replace(ROOT / "docs" / "benchmarks.md", f"latency-{name}", report.markdown(table))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A small run of every kind of operator, after which all that is compiled has been compiled."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.engine.open import open_instance
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.window_join import WindowJoin
+from forebay.patterns import Pattern
+from forebay.store import open_stores
+from forebay.store.aligned import SLICE
+from forebay.store.options import Options
+from forebay.windows import (
+    END,
+    HIGH,
+    LOW,
+    START,
+    AlignedWindows,
+    CountWindows,
+    Firing,
+    FirstRows,
+    GlobalWindow,
+    Intervals,
+    Lives,
+    SessionWindows,
+    Windows,
+)
+
+BATCHES = 6
+_ROWS, _KEYS, _SPAN, _GAP = 60, 9, 20, 7
+"""Of a micro-batch: rows, keys among which they are, microseconds of event time; and the gap of a session."""
+
+_OPTIONS = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 10, read_batch_ratio=0.5)
+"""So little memory that rows are written, read ahead of time and compacted."""
+
+_INSTANT = pa.timestamp("us")
+_COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
+_MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
+
+
+def rehearse(directory: Path) -> Iterator[str]:
+    """Run each kind of operator over a few rows in an empty directory; yields their names, each when it has ended.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     next(rehearse(Path(directory)))
+    'tumbling windows, holistic'
+    """
+    for name, plan, updating in _plans():
+        _run(plan, directory / name, updating=updating)
+        yield name
+
+
+def _plans() -> Iterator[tuple[str, WindowPlan, bool]]:
+    """Names, plans, and whether they are for update mode."""
+    both, count = (_COUNT, _MEDIAN), (_COUNT,)
+    yield "tumbling windows, holistic", _aggregating(AlignedWindows(20, 20), Pattern.AAR, both), False
+    yield "sliding windows, incremental", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), False
+    yield "sessions, holistic", _aggregating(SessionWindows(), Pattern.AUR, both), False
+    yield "sessions, incremental", _aggregating(SessionWindows(), Pattern.RMW, count), False
+    yield "count windows", _aggregating(CountWindows(5, 3), Pattern.AUR, both, bound=pa.int64()), False
+    yield "a global window", _aggregating(GlobalWindow(10), Pattern.RMW, count, bound=None), False
+    firing = Firing(every=10, allowed_lateness=5, accumulating=True)
+    yield "early and late firings", _aggregating(AlignedWindows(20, 10), Pattern.AUR, both, firing=firing), False
+    yield "update mode", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), True
+    yield "deduplication", _remembering(), False
+    yield "an interval join", _joining(Intervals(-5, 5, 4), "full"), False
+    yield "a continuous join", _joining(Lives("over", 4), "inner"), False
+
+
+def _aggregating(
+    windows: Windows,
+    pattern: Pattern,
+    aggregates: Sequence[BoundAggregate],
+    *,
+    bound: pa.DataType | None = _INSTANT,
+    firing: Firing | None = None,
+) -> WindowPlan:
+    window = [] if bound is None else [("window", pa.struct([("start", bound), ("end", bound)]))]
+    schema = pa.schema([*window, ("k", pa.string()), *((each.label, each.result) for each in aggregates)])
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    return WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), tuple(aggregates)), pattern, schema, _OPTIONS, firing)
+
+
+def _remembering() -> WindowPlan:
+    """Keys of all that hashes differ in: bytes, words, lists."""
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64()), ("l0", pa.list_(pa.int64()))])
+    aggregation = Aggregation((), ())
+    return WindowPlan(FirstRows(), packed, (), aggregation, Pattern.RMW, packed, _OPTIONS, identified_by=("k0", "a0", "l0"))
+
+
+def _joining(windows: Windows, how: Literal["full", "inner"]) -> WindowPlan:
+    packed = pa.schema([("k0", pa.string()), ("side", pa.bool_()), ("a0", pa.int64()), ("over", pa.bool_())])
+    schema = pa.schema([("event_time", _INSTANT), ("k", pa.string()), ("left", pa.int64()), ("right", pa.int64())])
+    return WindowPlan(windows, packed, ("k0",), WindowJoin(how, "side", ("a0",), ("a0",)), Pattern.AUR, schema, _OPTIONS)
+
+
+def _run(plan: WindowPlan, directory: Path, *, updating: bool) -> None:
+    version, watermark = None, NEVER
+    for number in range(BATCHES):
+        if number % 2:  # so that the state is also read from disk
+            open_stores.clear()
+        instance = open_instance(plan, directory, version, watermark, updating=updating)
+        with contextlib.closing(instance):
+            for _ in range(2):
+                instance.ingest(_rows(plan, number))
+            watermark = END_OF_TIME if number == BATCHES - 1 else number * _SPAN + 15
+            for _ in instance.fire(watermark):
+                pass
+            version = instance.commit(number)
+    open_stores.clear()
+
+
+def _rows(plan: WindowPlan, number: int) -> pa.RecordBatch:
+    """Rows of a micro-batch, as pack hands them over."""
+    chance = np.random.default_rng(number)
+    times = np.sort(chance.integers(number * _SPAN, (number + 1) * _SPAN, _ROWS))
+    keys = chance.integers(0, _KEYS, _ROWS)
+    columns = {
+        "k0": pa.array([f"user {key}" if key else None for key in keys]),
+        "a0": pa.array(keys * 10),
+        "l0": pa.array([[int(key)] for key in keys]),
+        "side": pa.array(chance.random(_ROWS) < 0.5),
+        "over": pa.array(chance.random(_ROWS) < 0.1),
+    }
+    found = {name: columns[name] for name in plan.packed.names}
+    if isinstance(plan.windows, AlignedWindows):
+        found[SLICE] = pa.array(plan.windows.slice_starts(times))
+    elif not isinstance(plan.windows, CountWindows):
+        found |= {START: pa.array(times), END: pa.array(times + _GAP)}
+    return pa.record_batch({**found, HIGH: pa.array(keys + 7), LOW: pa.array(keys * keys)})

@@ -1,0 +1,163 @@
+"""The settings of Spark that a session of forebay wants: `configure` gives them to a builder, `missing` says which lack.
+
+docs/configuration.md has the reason of each, and what it trades.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
+
+from forebay.errors import UnsupportedConfiguration
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+LOGS = "spark.sql.streaming.checkpointFileManagerClass"
+RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+PARTITIONS = "spark.sql.shuffle.partitions"
+RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+SOCKETS = "spark.python.unix.domain.socket.enabled"
+SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
+
+_LONGEST_DIRECTORY = 64
+"""Of sockets: Linux takes paths of 107 bytes, and Spark's names have 43."""
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+_SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[\s=:]\s*(.*)")
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Give a builder the settings of Spark that forebay needs, and those that make micro-batches short.
+
+    What is set already stays as it is, whether with the builder, with ``spark-submit``, in ``spark-defaults.conf``, or in
+    the session that this process has. Call it after ``master``, for some settings are right in local mode alone. What the
+    builder is given afterwards counts.
+
+    Parameters
+    ----------
+    builder : SparkSession.Builder
+        The builder of a classic session.
+
+    Returns
+    -------
+    SparkSession.Builder
+        The same builder.
+
+    Examples
+    --------
+    >>> from pyspark.sql import SparkSession
+    >>> import forebay as fb
+    >>> session = fb.configure(SparkSession.builder.master("local[2]")).getOrCreate()
+    >>> session.conf.get("spark.sql.streaming.stateStore.providerClass").rpartition(".")[2]
+    'RocksDBStateStoreProvider'
+    """
+    given = _given(builder)
+    if "spark.remote" in given:
+        raise UnsupportedConfiguration(
+            f"the builder makes a Spark Connect session, of {given['spark.remote']}; forebay needs a classic one. Give it a "
+            "master, and no remote."
+        )
+    for name, value in wanted(given).items():
+        if name not in given:
+            builder.config(name, value)
+    return builder
+
+
+def wanted(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that forebay wants where ``given`` are those that there are, whether they are among those or not."""
+    master = given.get("spark.master", "local[*]")  # what pyspark takes
+    settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000"}
+    cores = _cores(master, given)
+    if cores is not None:
+        settings[PARTITIONS] = str(cores)
+    if _LOCAL.fullmatch(master):
+        if _is_local(given.get("spark.hadoop.fs.defaultFS", "file:///")):
+            settings[LOGS] = RENAMING
+        if _has_short_sockets(given):
+            settings[SOCKETS] = "true"
+    return settings
+
+
+def missing(session: SparkSession) -> dict[str, str]:
+    """The settings that forebay wants and that a session leaves unset."""
+    given = dict(session.sparkContext.getConf().getAll())
+    return {name: value for name, value in wanted(given).items() if session.conf.get(name, None) is None}
+
+
+def _given(builder: SparkSession.Builder) -> dict[str, str]:
+    """What is set before the session is made; what counts more comes later."""
+    variables = {"spark.master": "MASTER", "spark.remote": "SPARK_REMOTE"}
+    settings = {name: os.environ[variable] for name, variable in variables.items() if os.environ.get(variable)}
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()  # with spark-submit the JVM is there, and has read its files
+    elif SparkContext._jvm is None:
+        settings |= _started_with()
+    if SparkContext._jvm is not None:
+        settings |= dict(SparkConf().getAll())
+    running = SparkContext._active_spark_context
+    if running is not None:
+        settings |= dict(running.getConf().getAll())
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            settings |= {name: value for name in wanted(settings) if (value := session.conf.get(name, None)) is not None}
+    return settings | {name: str(value) for name, value in builder._options.items()}
+
+
+def _started_with() -> dict[str, str]:
+    """What spark-submit will read when pyspark starts a JVM with it: a file of defaults, and ``PYSPARK_SUBMIT_ARGS``."""
+    home = os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")
+    path, settings = Path(home, "spark-defaults.conf"), {}
+    arguments = _arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    for name, value in arguments:
+        if name == "--properties-file":
+            path = Path(value)
+        elif name == "--master":
+            settings["spark.master"] = value
+        elif name in ("--conf", "-c") and "=" in value:
+            key, _, settings[key] = value.partition("=")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    found = [match.groups() for match in map(_SETTING.fullmatch, lines) if match]
+    return {name: value.strip() for name, value in found} | settings
+
+
+def _arguments(text: str) -> Iterator[tuple[str, str]]:
+    """Options of a command line with the words that follow them."""
+    words = [part for word in shlex.split(text) for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    return itertools.pairwise(words)
+
+
+def _cores(master: str, given: Mapping[str, str]) -> int | None:
+    """How many tasks run at a time, where that is known."""
+    local, cluster = _LOCAL.fullmatch(master), _LOCAL_CLUSTER.fullmatch(master)
+    if local:
+        return len(os.sched_getaffinity(0)) if local[1] == "*" else int(local[1] or 1)
+    if cluster:
+        return int(cluster[1]) * int(cluster[2])
+    if given.get("spark.dynamicAllocation.enabled") == "true":
+        return None
+    most = given.get("spark.cores.max", "")
+    told = [most] if most else [given.get(f"spark.executor.{name}", "") for name in ("instances", "cores")]
+    return math.prod(map(int, told)) if all(map(str.isdecimal, told)) else None
+
+
+def _is_local(file_system: str) -> bool:
+    return file_system.startswith("file:")
+
+
+def _has_short_sockets(given: Mapping[str, str]) -> bool:
+    """Whether the paths of Spark's sockets are as short as Linux wants them."""
+    options = (given.get("spark.driver.extraJavaOptions", ""), os.environ.get("JAVA_TOOL_OPTIONS", ""))
+    told = [match[1] for text in options for match in re.finditer(r"-Djava\.io\.tmpdir=(\S+)", text)]
+    directory = given.get(SOCKET_DIRECTORY) or (told or ["/tmp"])[-1]  # noqa: S108  # what Java takes on Linux
+    return len(os.fsencode(directory)) <= _LONGEST_DIRECTORY

@@ -1,0 +1,156 @@
+"""What a session is given, what it keeps, and what is said of one that lacks something."""
+
+import logging
+import os
+
+import pytest
+from pyspark.sql import SparkSession
+from streams import generate
+
+import forebay as fb
+from forebay.errors import UnsupportedConfiguration
+from forebay.spark.driver import checkpoint, conf, configure
+from forebay.spark.driver.configure import CHANGELOG, LOGS, PARTITIONS, PROVIDER, RECORDS, RENAMING, ROCKSDB, SOCKETS
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """A process that has neither a JVM nor a session yet, nor settings of its machine."""
+    monkeypatch.setattr(configure.SparkContext, "_jvm", None)
+    monkeypatch.setattr(configure.SparkContext, "_active_spark_context", None)
+    for name in ("MASTER", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    return tmp_path
+
+
+def settings(builder):
+    return {name: value for name, value in fb.configure(builder)._options.items() if name != "spark.master"}
+
+
+ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000"}
+LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
+
+
+@pytest.mark.parametrize(
+    ("master", "given"),
+    [
+        ("local", LOCAL | {PARTITIONS: "1"}),
+        ("local[3]", LOCAL | {PARTITIONS: "3"}),
+        ("local[2, 4]", LOCAL | {PARTITIONS: "2"}),
+        ("local[*]", LOCAL | {PARTITIONS: str(len(os.sched_getaffinity(0)))}),
+        ("local-cluster[2,3,1024]", ANYWHERE | {PARTITIONS: "6"}),
+        ("spark://master:7077", ANYWHERE),
+        ("yarn", ANYWHERE),
+    ],
+)
+def test_what_a_session_of_a_master_is_given(fresh, master, given):
+    assert settings(SparkSession.builder.master(master)) == given
+
+
+@pytest.mark.parametrize(
+    ("told", "partitions"),
+    [
+        ({"spark.executor.instances": 3, "spark.executor.cores": 2}, "6"),
+        ({"spark.executor.instances": 3}, None),
+        ({"spark.cores.max": 5, "spark.executor.cores": 2}, "5"),
+        ({"spark.cores.max": 5, "spark.dynamicAllocation.enabled": "true"}, None),
+        ({"spark.cores.max": "many"}, None),
+    ],
+)
+def test_the_cores_of_a_cluster_count_where_they_are_told(fresh, told, partitions):
+    builder = SparkSession.builder.master("spark://master:7077").config(map=told)
+    assert fb.configure(builder)._options.get(PARTITIONS) == partitions
+
+
+def test_what_is_set_is_left_alone(fresh, monkeypatch):
+    (fresh / "spark-defaults.conf").write_text(
+        f"# of the machine\nspark.master local[7]\n{RECORDS}=1000\n{PARTITIONS}   9\n\n{SOCKETS}: false\n"
+    )
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", f"--master 'local[5]' --conf {CHANGELOG}=false --conf={PARTITIONS}=8 pyspark-shell"
+    )
+    assert settings(SparkSession.builder) == {PROVIDER: ROCKSDB, LOGS: RENAMING}
+    assert settings(SparkSession.builder.config(PROVIDER, "org.example.Other"))[PROVIDER] == "org.example.Other"
+    other = fresh / "other.conf"
+    other.write_text("spark.master yarn\n")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
+    assert settings(SparkSession.builder) == ANYWHERE
+
+
+def test_what_a_running_session_has_is_left_alone(spark):
+    spark.conf.set(RECORDS, "500")
+    try:
+        assert RECORDS not in fb.configure(SparkSession.builder)._options
+        assert fb.configure(SparkSession.builder).getOrCreate().conf.get(RECORDS) == "500"
+    finally:
+        spark.conf.set(RECORDS, "64000")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "left_out"),
+    [
+        ("spark.driver.extraJavaOptions", f"-Xmx1g -Djava.io.tmpdir=/{'long/' * 13}", SOCKETS),
+        ("spark.python.unix.domain.socket.dir", f"/{'long/' * 13}", SOCKETS),
+        ("spark.hadoop.fs.defaultFS", "hdfs://name:8020", LOGS),
+    ],
+)
+def test_what_cannot_work_there_is_left_out(fresh, name, value, left_out):
+    assert settings(SparkSession.builder.master("local").config(name, value)).keys() >= LOCAL.keys() - {left_out}
+    assert left_out not in settings(SparkSession.builder.master("local").config(name, value))
+    assert left_out in settings(SparkSession.builder.master("local").config(name, "file:///tmp"))
+
+
+def test_connect_is_refused(fresh):
+    with pytest.raises(UnsupportedConfiguration, match="Spark Connect session, of sc://host"):
+        fb.configure(SparkSession.builder.remote("sc://host"))
+
+
+def test_checkpoints_elsewhere_than_on_a_local_disk_are_not_renamed_to():
+    for location, manager in (
+        ("file:/ck", RENAMING),
+        ("/ck", RENAMING),
+        ("hdfs://name/ck", None),
+        ("hdfs://name/ck", "Other"),
+    ):
+        checkpoint.require_replacing(location, manager)
+    with pytest.raises(UnsupportedConfiguration, match=r"this one is at hdfs://name/ck\. Unset it with"):
+        checkpoint.require_replacing("hdfs://name/ck", RENAMING)
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    return generate(spark, tmp_path, keys=8, rows=50, files=2)
+
+
+def count(stream):
+    return fb.groupBy(stream.streaming("1 second"), fb.window("ts", "1 hour"), "key").agg(fb.count("*"))
+
+
+@pytest.fixture
+def bare(spark):
+    """The session without what may be unset while it runs."""
+    names = (PROVIDER, CHANGELOG, LOGS, RECORDS)
+    before = {name: spark.conf.get(name) for name in names}
+    for name in names:
+        spark.conf.unset(name)
+    yield names
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def test_one_error_names_all_settings_that_are_missing(stream, bare):
+    with pytest.raises(UnsupportedConfiguration, match=r"fb\.configure\(SparkSession\.builder\)") as caught:
+        count(stream)
+    assert all(f'spark.conf.set("{name}"' in str(caught.value) for name in bare)
+
+
+def test_what_only_costs_time_is_warned_of_once(spark, stream, bare, monkeypatch, caplog):
+    spark.conf.set(PROVIDER, ROCKSDB)
+    monkeypatch.setattr(conf, "_advised", set())
+    with caplog.at_level(logging.WARNING, logger="forebay"):
+        count(stream)
+        count(stream)
+    (warning,) = caplog.messages
+    assert all(f'spark.conf.set("{name}"' in warning for name in bare if name != PROVIDER)
+    assert PROVIDER not in warning

@@ -1,0 +1,97 @@
+"""Results leave the operator in columns that Spark takes as they are."""
+
+import datetime
+import decimal
+import math
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as T
+from pyspark.sql.conversion import PandasToArrowConversion
+from pyspark.sql.pandas.types import to_arrow_type
+
+from forebay.spark.driver import vehicle
+from forebay.spark.worker import blobs, emitted
+
+INSTANT = datetime.datetime(2024, 3, 31, 1, 30, 0, 123457)
+VALUES = {
+    T.BooleanType(): [True, None, False],
+    T.ByteType(): [-128, None, 127],
+    T.ShortType(): [1, None, -1],
+    T.IntegerType(): [2**31 - 1, None, 0],
+    T.LongType(): [2**53 + 1, None, -(2**63)],
+    T.FloatType(): [0.5, None, math.inf],
+    T.DoubleType(): [-0.0, None, 1e300],
+    T.StringType(): ["", None, "ä"],
+    T.BinaryType(): [b"", None, b"\x00"],
+    T.DateType(): [datetime.date(1, 1, 1), None, datetime.date(9999, 12, 31)],
+    T.TimestampType(): [INSTANT.replace(tzinfo=datetime.UTC), None, INSTANT.replace(year=1, tzinfo=datetime.UTC)],
+    T.TimestampNTZType(): [INSTANT, None, INSTANT.replace(year=9000)],
+}
+
+
+def converted(frames, schema):
+    """What Spark's worker makes of results: record batches of the operator's columns."""
+    of_spark = T.StructType([T.StructField("_0", schema)])
+    for frame in frames:
+        batch = PandasToArrowConversion.convert(
+            [frame], of_spark, timezone="America/New_York", arrow_cast=True, assign_cols_by_name=True
+        )
+        yield pa.RecordBatch.from_struct_array(batch.column(0))
+
+
+def beside(output):
+    return [T.StructField(output, T.BinaryType()), T.StructField(emitted.EVENT_TIME, T.TimestampType())]
+
+
+def test_every_type_of_columns_is_tried():
+    assert {type(kind) for kind in VALUES} == set(vehicle._AS_THEY_ARE)
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.simpleString())
+def test_values_arrive_as_they_are(kind):
+    array = pa.array(VALUES[kind], to_arrow_type(kind, timezone="UTC"))
+    schema = T.StructType([*beside("mark"), T.StructField("c0", kind)])
+    (found,) = converted(emitted.as_columns([pa.record_batch([array], ["any name"])], "mark"), schema)
+    assert found.column(2).cast(array.type).equals(array)
+    assert found.column(0).null_count == found.column(1).null_count == len(array)
+
+
+def test_a_nan_is_not_null():
+    batch = pa.record_batch([pa.array([math.nan, None])], ["x"])
+    schema = T.StructType([*beside("mark"), T.StructField("c0", T.DoubleType())])
+    (found,) = converted(emitted.as_columns([batch], "mark"), schema)
+    assert found.column(2).null_count == 1
+    assert math.isnan(found.column(2)[0].as_py())
+
+
+def test_a_window_is_two_columns_and_long_batches_are_cut():
+    rows = blobs.BLOB_ROWS + 1
+    times = pa.array(range(rows), pa.timestamp("us", "UTC"))
+    window = pa.StructArray.from_arrays([times, times], ["start", "end"])
+    frames = list(
+        emitted.as_columns([pa.record_batch([window, pa.array(range(rows))], ["window", "n"]).slice(0, rows)], "mark")
+    )
+    assert [list(frame.columns) for frame in frames] == [["mark", "event_time", "c0", "c1", "c2"]] * 2
+    assert [len(frame) for frame in frames] == [blobs.BLOB_ROWS, 1]
+    assert frames[1]["c2"].tolist() == [rows - 1]
+
+
+def test_blobs_have_all_batches():
+    batches = [pa.record_batch([pa.array([decimal.Decimal(1)])], ["d"])] * 3
+    (found,) = converted(emitted.as_blobs(batches, "mark"), T.StructType(beside("mark")))
+    read = [batch for batch, _ in blobs.read_all(found.column(0).to_pylist())]
+    assert pa.Table.from_batches(read).equals(pa.Table.from_batches(batches))
+
+
+def test_values_that_spark_would_convert_one_by_one_stay_in_blobs():
+    window = T.StructType([T.StructField("start", T.TimestampType()), T.StructField("end", T.TimestampType())])
+    windowed = T.StructField("window", window, metadata={"spark.timeWindow": True})
+    number = T.StructField("n", T.LongType())
+    assert [leaf.dataType.simpleString() for leaf in vehicle._leaves(T.StructType([windowed, number]))] == [
+        "timestamp",
+        "timestamp",
+        "bigint",
+    ]
+    for kind in (window, T.ArrayType(T.LongType()), T.DecimalType(10, 2), T.DayTimeIntervalType()):
+        assert vehicle._leaves(T.StructType([windowed, T.StructField("x", kind)])) is None
