@@ -15,6 +15,7 @@ from forebay.aggregates.functions import (
     collect_set,
     count,
     count_distinct,
+    current,
     first,
     last,
     max,
@@ -32,6 +33,7 @@ from forebay.aggregates.functions import (
     var_pop,
     var_samp,
     variance,
+    when,
 )
 from forebay.errors import ForebayError
 from forebay.spark.driver.continuous_join import continuousJoin
@@ -52,6 +54,7 @@ from forebay.spark.driver.windows import (
     every,
     every_rows,
     global_window,
+    preceding,
     session_window,
     window,
 )
@@ -77,6 +80,7 @@ __all__ = [
     "count",
     "count_distinct",
     "count_window",
+    "current",
     "custom_window",
     "dedupe",
     "every",
@@ -98,6 +102,7 @@ __all__ = [
     "min_by",
     "mode",
     "percentile",
+    "preceding",
     "progress",
     "recentMetrics",
     "registerStateSource",
@@ -111,5 +116,6 @@ __all__ = [
     "var_pop",
     "var_samp",
     "variance",
+    "when",
     "window",
 ]

@@ -258,6 +258,11 @@ def _end(aggregate: BoundAggregate) -> Parts:
     return {_end_name(aggregate): Part(end(pl.col(_column(aggregate))), end)}
 
 
+def _current(aggregate: BoundAggregate) -> Parts:
+    """The value in the last row; windows in which the current row can be another one do not come here."""
+    return {f"{_column(aggregate)}.current": Part(pl.col(_column(aggregate)).last(), pl.Expr.last)}
+
+
 def _end_name(aggregate: BoundAggregate) -> str:
     return f"{_column(aggregate)}.{aggregate.function}{'_value' if aggregate.options['ignorenulls'] else ''}"
 
@@ -349,6 +354,7 @@ FUNCTIONS = {
     "bool_or": Function(_extreme("max"), _part_result("max")),
     **dict.fromkeys(("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"), _variance),
     **dict.fromkeys(("first", "last"), Function(_end, lambda a, partials: to_arrow(partials[_end_name(a)], a.result))),
+    "current": Function(_current, _part_result("current")),
     **dict.fromkeys(("max_by", "min_by"), Function(_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result))),
     "all_max_by": Function(_all_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result)),
     "approx_count_distinct": Function(_sketch, _sketch_result),

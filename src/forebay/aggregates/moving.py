@@ -26,17 +26,29 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Frames:
-    """Ranges of rows, from the row ``begins[i]`` on and before the row ``ends[i]``: none empty, begins and ends never fall.
+    """Ranges of rows, each for one of them: none empty, begins and ends never fall.
+
+    Attributes
+    ----------
+    current : array
+        The row that each is for.
+    begins, ends : array
+        Its first row, and the one after its last row.
 
     Examples
     --------
-    >>> frames = Frames(np.array([0, 0, 1]), np.array([1, 2, 3]))
+    >>> frames = Frames(np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([1, 2, 3]))
     >>> [places.tolist() for places in frames.spread()]
     [[0, 0, 1, 1, 2], [0, 1, 1, 2, 2]]
     """
 
+    current: Places
     begins: Places
     ends: Places
+
+    def __getitem__(self, some: Places) -> Frames:
+        """Some of them."""
+        return Frames(self.current[some], self.begins[some], self.ends[some])
 
     @property
     def sizes(self) -> Places:
@@ -63,7 +75,7 @@ def moving(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.
     Examples
     --------
     >>> total = BoundAggregate("total", "sum", ("x",), (pa.int64(),), pa.int64(), {"ansi": True})
-    >>> frames = Frames(np.array([0, 0, 1]), np.array([1, 2, 3]))
+    >>> frames = Frames(np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([1, 2, 3]))
     >>> moving(total, pl.DataFrame({"x": [3, 4, 5]}), frames).to_pylist()
     [3, 7, 9]
     """
@@ -145,6 +157,10 @@ def _extreme(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> p
     if aggregate.function in ("min", "min_by", "bool_and"):
         codes = ~codes
     return _chosen(aggregate, rows, kernels.extremes(codes, _valid(rows, order), frames.begins, frames.ends))
+
+
+def _current(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
+    return _chosen(aggregate, rows, frames.current)
 
 
 def _end(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
@@ -230,6 +246,7 @@ _MOVING: dict[str, Callable[[BoundAggregate, pl.DataFrame, Frames], pa.Array]] =
     **dict.fromkeys(_VARIANCES, _variance),
     **dict.fromkeys(_EXTREMES, _extreme),
     **dict.fromkeys(("first", "last"), _end),
+    "current": _current,
     "mode": _mode,
     **dict.fromkeys(("median", "percentile"), _percentile),
     "count_distinct": _distinct,

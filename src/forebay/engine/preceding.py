@@ -85,7 +85,7 @@ class PrecedingInstance(ByKeyInstance):
         owners, times = rows[SLOT].to_numpy(), rows[INSTANT].to_numpy()
         fired, begins, ends = kernels.frames(owners, times, self._fired_until, watermark, *self._bounds)
         self._count(windows_fired=len(fired))
-        yield from self._computed(rows, times, fired, Frames(begins, ends))
+        yield from self._computed(rows, times, Frames(fired, begins, ends))
         self._keep(rows, owners, times, watermark)
 
     def _keep(self, rows: pl.DataFrame, owners: Slots, times: Times, watermark: int) -> None:
@@ -108,10 +108,10 @@ class PrecedingInstance(ByKeyInstance):
 
     # results --------------------------------------------------------------------------------------------------------
 
-    def _computed(self, rows: pl.DataFrame, times: Times, fired: Places, frames: Frames) -> Iterator[pa.RecordBatch]:
+    def _computed(self, rows: pl.DataFrame, times: Times, frames: Frames) -> Iterator[pa.RecordBatch]:
         """A result for each row that fires, or what a user's function gives for it."""
         aggregation, span = self._plan.aggregation, self._windows.span
-        instants = times[fired]
+        instants = times[frames.current]
         starts = times[frames.begins] if span is None else instants - span
         windows = pa.StructArray.from_arrays([pa.array(starts), pa.array(instants)], ["start", "end"])
 
@@ -128,12 +128,14 @@ class PrecedingInstance(ByKeyInstance):
             return
         at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}
         others = replace(aggregation, aggregates=tuple(each for each in aggregation.aggregates if not moves(each)))
-        parts = _parts(frames.sizes, _SPREAD) if others.aggregates else _parts(np.ones_like(fired), _RESULTS)
+        parts = _parts(frames.sizes, _SPREAD) if others.aggregates else _parts(np.ones_like(instants), _RESULTS)
         for ids in parts:
             one_by_one = iter(())
             if others.aggregates:
                 one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))
-            shown = [column.to_arrow(compat_level=pl.CompatLevel.oldest()) for column in rows.select(keys)[fired[ids]]]
+            shown = [
+                column.to_arrow(compat_level=pl.CompatLevel.oldest()) for column in rows.select(keys)[frames.current[ids]]
+            ]
             places = range(len(aggregation.aggregates))
             found = [at_once[place].take(pa.array(ids)) if place in at_once else next(one_by_one) for place in places]
             yield assembled(ids, [*shown, *found])
@@ -147,5 +149,5 @@ def _parts(sizes: Places, most: int) -> Iterator[Places]:
 
 def _spread(rows: pl.DataFrame, frames: Frames, ids: Places) -> pl.DataFrame:
     """The rows of some frames, each once for each of them, with the number of the frame as their `WINDOW`."""
-    places, numbers = Frames(frames.begins[ids], frames.ends[ids]).spread()
+    places, numbers = frames[ids].spread()
     return rows[places].with_columns(pl.Series(WINDOW, ids[numbers]))
