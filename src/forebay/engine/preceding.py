@@ -133,9 +133,8 @@ class PrecedingInstance(ByKeyInstance):
             one_by_one = iter(())
             if others.aggregates:
                 one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))
-            shown = [
-                column.to_arrow(compat_level=pl.CompatLevel.oldest()) for column in rows.select(keys)[frames.current[ids]]
-            ]
+            current = (rows[key].gather(frames.current[ids]) for key in keys)
+            shown = [column.to_arrow(compat_level=pl.CompatLevel.oldest()) for column in current]
             places = range(len(aggregation.aggregates))
             found = [at_once[place].take(pa.array(ids)) if place in at_once else next(one_by_one) for place in places]
             yield assembled(ids, [*shown, *found])
