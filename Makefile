@@ -4,13 +4,16 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random lint format hooks wheel docs clean
+.PHONY: help demo demo-fraud demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random lint format hooks wheel docs clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@$(BIN)/python examples/flights.py
+
+demo-fraud: $(VENV)/ready  ## find planted card fraud, transaction by transaction; prints a table, writes demo/fraud/fraud.png
+	@$(BIN)/python examples/fraud.py
 
 demo-harness: $(VENV)/ready  ## which store suits flights, clicks and sensors: reports in demo/harness (5 minutes)
 	@rm -rf demo/harness && mkdir -p demo/harness

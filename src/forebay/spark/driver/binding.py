@@ -90,7 +90,7 @@ def bind(
         with analysis():
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
-        texts = [text_of(_unnamed(aggregate)) for aggregate in named]
+        texts = [_text(aggregate) for aggregate in named]
         holistic = [text for text, aggregate in zip(texts, named, strict=True) if aggregate.function in HOLISTIC]
         reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
     if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
@@ -149,13 +149,21 @@ def _spark_column(aggregate: Aggregate) -> Column:
     return column if aggregate.name is None else column.alias(aggregate.name)
 
 
+def _text(aggregate: Aggregate) -> str:
+    """How an aggregate is shown and compared: as Spark shows it, but for the one that is no function in Spark."""
+    return _current(aggregate) if aggregate.function == "current" else text_of(_unnamed(aggregate))
+
+
+def _current(aggregate: Aggregate) -> str:
+    return f"current({text_of(aggregate.arguments[0])})"
+
+
 def _unnamed(aggregate: Aggregate) -> Column:
     if aggregate.function == "all_max_by":  # Spark lacks it; a list of the same values has its type
         value, order = aggregate.arguments
         return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")
     if aggregate.function == "current":  # in Spark it needs no function
-        value = aggregate.arguments[0]
-        return F.first(value).alias(f"current({text_of(value)})")
+        return F.first(aggregate.arguments[0]).alias(_current(aggregate))
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column
