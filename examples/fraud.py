@@ -183,10 +183,9 @@ def fraud(chance: np.random.Generator, name: str, number: int, usual: np.ndarray
 
 
 def write(transactions: pd.DataFrame) -> None:
-    """Write them as parquet files in the order in which they arrive: minutes late, and one of a hundred an hour late."""
+    """Write them as parquet files in the order in which they arrive, up to nine minutes late."""
     chance = np.random.default_rng(SEED)
     minutes = np.minimum(chance.exponential(1, len(transactions)), 9)
-    minutes[chance.random(len(transactions)) < 0.01] = 60
     arrival = (transactions["time"] + pd.to_timedelta(minutes, unit="min")).argsort(kind="stable")
     SOURCE.mkdir(parents=True)
     columns = [column.split()[0] for column in SCHEMA.split(", ")]

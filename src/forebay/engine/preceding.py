@@ -8,29 +8,22 @@ written again only when at least half of those that were read are needed no more
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.moving import Frames, Places, moves, moving
+from forebay.aggregates.moving import Frames, Places
 from forebay.engine import preceding_kernels as kernels
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.framed import framed
 from forebay.engine.plan import WindowPlan
-from forebay.engine.results import WINDOW, assemble
+from forebay.engine.results import assemble
 from forebay.engine.row_join import INSTANT
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
 from forebay.windows import HIGH, LOW, START, Preceding, Times
-
-_RESULTS = 1 << 16
-"""Results are handed on about so many at a time."""
-
-_SPREAD = 1 << 20
-"""Rows of windows that are aggregated by themselves are aggregated about so many at a time."""
 
 
 class PrecedingInstance(ByKeyInstance):
@@ -106,13 +99,10 @@ class PrecedingInstance(ByKeyInstance):
             staying = rows.filter(needed & np.repeat(thinned, sizes))
             self._append(staying.drop(SLOT), staying[SLOT].to_numpy())
 
-    # results --------------------------------------------------------------------------------------------------------
-
     def _computed(self, rows: pl.DataFrame, times: Times, frames: Frames) -> Iterator[pa.RecordBatch]:
-        """A result for each row that fires, or what a user's function gives for it."""
-        aggregation, span = self._plan.aggregation, self._windows.span
+        """Results of rows that fire, with their times and windows before the keys."""
         instants = times[frames.current]
-        starts = times[frames.begins] if span is None else instants - span
+        starts = times[frames.begins] if self._windows.span is None else instants - self._windows.span
         windows = pa.StructArray.from_arrays([pa.array(starts), pa.array(instants)], ["start", "end"])
 
         def assembled(ids: Places, columns: list[pa.Array]) -> pa.RecordBatch:
@@ -121,32 +111,4 @@ class PrecedingInstance(ByKeyInstance):
             self._count(rows_out=batch.num_rows)
             return batch
 
-        keys = list(self._plan.keys)
-        if not isinstance(aggregation, Aggregation):
-            for ids in _parts(frames.sizes, _SPREAD):
-                yield from aggregation.results(_spread(rows, frames, ids), keys, WINDOW, assembled)
-            return
-        at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}
-        others = replace(aggregation, aggregates=tuple(each for each in aggregation.aggregates if not moves(each)))
-        parts = _parts(frames.sizes, _SPREAD) if others.aggregates else _parts(np.ones_like(instants), _RESULTS)
-        for ids in parts:
-            one_by_one = iter(())
-            if others.aggregates:
-                one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))
-            current = (rows[key].gather(frames.current[ids]) for key in keys)
-            shown = [column.to_arrow(compat_level=pl.CompatLevel.oldest()) for column in current]
-            places = range(len(aggregation.aggregates))
-            found = [at_once[place].take(pa.array(ids)) if place in at_once else next(one_by_one) for place in places]
-            yield assembled(ids, [*shown, *found])
-
-
-def _parts(sizes: Places, most: int) -> Iterator[Places]:
-    """The numbers of frames, as many together as have about so many rows, but one at least."""
-    if len(sizes):
-        yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(np.cumsum(sizes) // most)) + 1)
-
-
-def _spread(rows: pl.DataFrame, frames: Frames, ids: Places) -> pl.DataFrame:
-    """The rows of some frames, each once for each of them, with the number of the frame as their `WINDOW`."""
-    places, numbers = frames[ids].spread()
-    return rows[places].with_columns(pl.Series(WINDOW, ids[numbers]))
+        yield from framed(self._plan, rows, frames, assembled)

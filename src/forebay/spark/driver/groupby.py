@@ -205,9 +205,8 @@ def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] 
     """Group a stream by keys alone, for aggregates over all of a key's rows so far.
 
     Every micro-batch emits one row for each key that has had rows in it, to be written with an upsert; or, with
-    ``emit="every"``, one for each row, which costs the square of the rows that a key has in a micro-batch. Nothing is ever
-    forgotten: state grows with the number of keys,
-    and with holistic aggregates with the number of rows. Output mode is append; no watermark is needed.
+    ``emit="every"``, one for each row. Nothing is ever forgotten: state grows with the number of keys, and with holistic
+    aggregates with the number of rows. Output mode is append; no watermark is needed.
 
     Parameters
     ----------
