@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, DateFormatter, DayLocator
+from matplotlib.dates import DateFormatter, DayLocator, HourLocator
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator
 from pyspark.sql import DataFrame, SparkSession
@@ -297,7 +297,7 @@ def draw_card(axes: Axes, name: str, judged: pd.DataFrame, transactions: pd.Data
         axes.set_title(f"{name}: none found", loc="left")
         return
     candidates = (around(row, transactions) for row in right.drop_duplicates("episode").itertuples())
-    one, near = max(candidates, key=lambda candidate: len(candidate[1]))
+    one, near = max(candidates, key=lambda candidate: (candidate[1]["fraud"].nunique() == 1, len(candidate[1])))
     alarms = right[right["episode"] == one.episode]
     by_place = name == "two places at once"
     height = (lambda rows: np.hypot(rows["x"] - one.x, rows["y"] - one.y)) if by_place else lambda rows: rows["amount"]
@@ -310,7 +310,8 @@ def draw_card(axes: Axes, name: str, judged: pd.DataFrame, transactions: pd.Data
         axes.set_ylim(0.3, 3000)
         axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title(f"{name}\ncard {one.card}, {'distance in km' if by_place else 'amounts'}", loc="left", fontsize=11)
-    label(axes, AutoDateLocator(minticks=2, maxticks=5), "%H:%M")
+    axes.set_xlim(one.time - pd.Timedelta(hours=5), one.time + pd.Timedelta(hours=5))
+    label(axes, HourLocator(interval=4), "%H:%M")
 
 
 def label(axes: Axes, ticks: Locator, text: str) -> None:

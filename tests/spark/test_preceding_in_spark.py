@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 from streams import HOLISTIC, INCREMENTAL, generate, run, watermarks
@@ -129,31 +130,36 @@ def test_without_keys_and_with_keys_of_many_kinds(stream, tmp_path, name):
         assert sorted(found.select("u", "c0").collect()) == sorted(wanted.collect())
 
 
-def micro_batches(results, checkpoint, kept):
-    """Run a stream over what there is, and keep what each micro-batch has emitted under its number."""
+def micro_batches(results, checkpoint, *, failing=False):
+    """What each micro-batch of a stream emits; with ``failing`` each fails once, when its state has been written."""
+    kept, failed = {}, set()
 
     def keep(rows, batch):
-        kept[batch] = sorted(map(str, rows.collect()))
+        found = sorted(map(str, rows.collect()))
+        if failing and batch not in failed:
+            failed.add(batch)
+            raise RuntimeError("on purpose")
+        kept[batch] = found
 
     writer = results.writeStream.foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start().awaitTermination()
-    return kept
+    while True:
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        except StreamingQueryException as error:
+            if "on purpose" not in str(error):
+                raise
+            continue
+        assert not failing or failed == kept.keys()
+        return kept
 
 
-def test_restarts(stream, tmp_path):
-    """Micro-batches that run again, as if Spark had died before it noted them, emit what they have emitted before."""
-
-    def results():
-        grouped = fb.groupBy(stream.streaming("5 seconds"), fb.preceding("ts", "7 seconds"), "key")
-        return grouped.agg(fb.current("u"), fb.median("x").alias("m"), fb.count("*"), fb.when("m > 40"))
-
-    wanted = micro_batches(results(), tmp_path, {})
+@pytest.mark.parametrize("frame", FRAMES)
+def test_every_batch_fails_once_after_its_state_is_written(stream, tmp_path, frame):
+    grouped = fb.groupBy(stream.streaming("5 seconds"), fb.preceding("ts", **FRAMES[frame][0]), "key")
+    results = grouped.agg(fb.current("u"), fb.median("x").alias("m"), fb.count("*"), fb.when("m > 40"))
+    wanted = micro_batches(results, tmp_path / "whole")
     assert sum(map(len, wanted.values())) > 300
-    commits = sorted((tmp_path / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    commits[-1].unlink()
-    (tmp_path / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
-    again = micro_batches(results(), tmp_path, {})
-    assert again == {int(commits[-1].name): wanted[int(commits[-1].name)]}
+    assert micro_batches(results, tmp_path / "failing", failing=True) == wanted
 
 
 def test_other_aggregates_after_a_restart(stream, tmp_path):
@@ -167,14 +173,14 @@ def test_other_aggregates_after_a_restart(stream, tmp_path):
         return fb.groupBy(df.withWatermark("ts", "5 seconds"), fb.preceding("ts", rows=rows), "key").agg(*aggregates)
 
     shutil.copy2(Path(stream.path, "000.parquet"), early)
-    micro_batches(results(4, fb.current("u"), fb.sum("u")), checkpoint, {})
+    micro_batches(results(4, fb.current("u"), fb.sum("u")), checkpoint)
     shutil.copy2(Path(stream.path, "001.parquet"), early)
     after = fb.current("u").alias("u"), fb.max("u").alias("largest"), fb.count("s"), fb.when("largest >= u")
-    found = micro_batches(results(4, *after), checkpoint, {})
+    found = micro_batches(results(4, *after), checkpoint)
     assert sum(map(len, found.values())) > 100
     shutil.copy2(Path(stream.path, "003.parquet"), early)
     with pytest.raises(Exception, match=r"preceding\(ts, 4 rows\)"):
-        micro_batches(results(5, fb.sum("u")), checkpoint, {})
+        micro_batches(results(5, fb.sum("u")), checkpoint)
 
 
 def test_operators_follow(stream, tmp_path, name):
