@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean
+.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,6 +12,9 @@ help:  ## what can be made
 demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@echo "compiling, once on this machine:" && $(BIN)/forebay warmup
 	@$(BIN)/python examples/flights.py
+
+demo-fraud: $(VENV)/ready  ## find planted card fraud, transaction by transaction; prints a table, writes demo/fraud/fraud.png
+	@$(BIN)/python examples/fraud.py
 
 demo-harness: $(VENV)/ready  ## which store suits flights, clicks and sensors: reports in demo/harness (5 minutes)
 	@rm -rf demo/harness && mkdir -p demo/harness

@@ -15,6 +15,7 @@ from forebay.aggregates.functions import (
     collect_set,
     count,
     count_distinct,
+    current,
     first,
     last,
     max,
@@ -32,6 +33,7 @@ from forebay.aggregates.functions import (
     var_pop,
     var_samp,
     variance,
+    when,
 )
 from forebay.errors import ForebayError
 from forebay.spark.driver.configure import configure
@@ -53,6 +55,7 @@ from forebay.spark.driver.windows import (
     every,
     every_rows,
     global_window,
+    preceding,
     session_window,
     window,
 )
@@ -79,6 +82,7 @@ __all__ = [
     "count",
     "count_distinct",
     "count_window",
+    "current",
     "custom_window",
     "dedupe",
     "every",
@@ -100,6 +104,7 @@ __all__ = [
     "min_by",
     "mode",
     "percentile",
+    "preceding",
     "progress",
     "recentMetrics",
     "registerStateSource",
@@ -113,5 +118,6 @@ __all__ = [
     "var_pop",
     "var_samp",
     "variance",
+    "when",
     "window",
 ]

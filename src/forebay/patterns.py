@@ -27,8 +27,10 @@ class Choice:
     reason: str
 
 
-def choose(holistic: Sequence[str], *, aligned: bool = True) -> Choice:
+def choose(holistic: Sequence[str], *, aligned: bool = True, moving: bool = False) -> Choice:
     """The pattern of a window whose aggregates include the ``holistic`` ones (names, for the reason).
+
+    Of windows that are ``moving`` with the rows of a key, rows have to be taken out again, whatever the aggregates are.
 
     Examples
     --------
@@ -37,6 +39,10 @@ def choose(holistic: Sequence[str], *, aligned: bool = True) -> Choice:
     >>> choose(["median(price)"]).reason
     'median(price) needs all rows of a window at once, and aligned windows fire for all keys together'
     """
+    if moving:
+        return Choice(
+            Pattern.AUR, "rows leave a window that moves on with the rows of its key, so all that are in it are kept"
+        )
     if holistic:
         needs = "needs" if len(holistic) == 1 else "need"
         rows = f"{', '.join(holistic)} {needs} all rows of a window at once"

@@ -206,6 +206,31 @@ class GlobalWindow:
 
 
 @dataclass(frozen=True)
+class Preceding:
+    """A window for each row, over the rows of its key that go before it in event time, and the row itself.
+
+    Attributes
+    ----------
+    span : int or None
+        How many microseconds older than the row the oldest one may be. Rows of the same instant are in each other's windows.
+    rows : int or None
+        How many rows the window has at the most. Rows of one instant are in order of arrival.
+
+    Examples
+    --------
+    >>> Preceding(span=5).forgotten(np.array([10, 20])).tolist()
+    [15, 25]
+    """
+
+    span: int | None = None
+    rows: int | None = None
+
+    def forgotten(self, times: Times) -> Times:
+        """The watermarks from which on no later row can have rows of some instants in its window."""
+        return np.full_like(times, ENDLESS) if self.span is None else times + self.span
+
+
+@dataclass(frozen=True)
 class FirstRows:
     """No windows: of a key only the first row counts, and the key is forgotten at the end that the row brings."""
 
@@ -303,4 +328,6 @@ class Firing:
         return np.where(ends <= watermark, watermark, early)
 
 
-Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | FirstRows | Intervals | Lives
+Windows = (
+    AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | Preceding | FirstRows | Intervals | Lives
+)

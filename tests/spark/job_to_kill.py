@@ -65,6 +65,7 @@ KINDS = {
     "AUR": lambda df: fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.median("x").alias("value")),
     "RMW": lambda df: fb.groupBy(df, fb.window("ts", "10 seconds", "5 seconds"), "key").agg(fb.sum("x").alias("value")),
     "sessions": lambda df: fb.groupBy(df, fb.session_window("ts", "2 seconds"), "key").agg(fb.count("*").alias("value")),
+    "preceding": lambda df: fb.groupBy(df, fb.preceding("ts", "2 seconds"), "key").agg(fb.sum("x").alias("value")),
     "failing": applied(fail),
     "losing": applied(kill_executor),
     "slow": applied(dawdle),

@@ -32,6 +32,8 @@ QUICK = [("AUR", "driver", 0)]
 MANY = [
     ("sessions", "executor", 1),
     ("AAR", "worker", 2),
+    ("preceding", "driver", 3),
+    ("preceding", "worker", 4),
     *itertools.product(("AAR", "AUR", "RMW", "sessions"), ("driver", "executor", "worker"), range(100, 104)),
 ]
 
@@ -71,9 +73,14 @@ def undisturbed(spark, source):
     until = newest.replace(microsecond=newest.microsecond // 1000 * 1000) - datetime.timedelta(seconds=1)
 
     def output(kind):
-        window, value = queries[kind]
-        grouped = input_.groupBy(window.alias("window"), "key").agg(value.alias("value"))
-        whole = grouped.select("window.start", "window.end", "key", "value").collect()
+        if kind == "preceding":
+            over = "(PARTITION BY key ORDER BY ts RANGE BETWEEN INTERVAL 2 SECONDS PRECEDING AND CURRENT ROW)"
+            bounds = F.expr("struct(ts - interval 2 seconds AS start, ts AS end)")
+            results = input_.select(bounds.alias("window"), "key", F.expr(f"sum(x) OVER {over}").alias("value"))
+        else:
+            window, value = queries[kind]
+            results = input_.groupBy(window.alias("window"), "key").agg(value.alias("value"))
+        whole = results.select("window.start", "window.end", "key", "value").collect()
         return sorted(tuple(row) for row in whole if row.end <= until)
 
     return output

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -16,6 +18,7 @@ ROWS = "rows"
 """The column of a partial aggregate that counts the rows in it."""
 
 _NO_KEY = ""
+_NUMBER = "number"
 
 FUNCTIONS = {**incremental.FUNCTIONS, **holistic.FUNCTIONS}
 
@@ -71,6 +74,31 @@ class Aggregation:
         """Partial aggregates merged, one row per key (and per value of the columns ``by``), in order of arrival."""
         parts = [part.merged(name).alias(name) for name, part in self._parts.items()]
         return _grouped(partials, [*by, *self.keys], [pl.col(ROWS).sum(), *parts])
+
+    def running(self, partials: pl.DataFrame, groups: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
+        """Each partial aggregate merged with all those before it in its group; those of a group are together, in order.
+
+        They are merged over distances of 1, 2, 4 and so on, all at once, so that the cost is that of as many merges.
+
+        Examples
+        --------
+        >>> total = BoundAggregate("total", "sum", ("x",), (pa.int64(),), pa.int64())
+        >>> sums = Aggregation((), (total,))
+        >>> each = sums.partial(pl.DataFrame({"row": [0, 1, 2, 3], "x": [1, 2, 3, 9]}), ("row",)).drop("row")
+        >>> [column.to_pylist() for column in sums.finish(sums.running(each, np.array([0, 0, 0, 1])))]
+        [[1, 3, 6, 9]]
+        """
+        first = np.maximum.accumulate(np.where(np.diff(groups, prepend=-1) != 0, np.arange(len(groups)), 0))
+        before = np.arange(len(groups)) - first
+        found, distance = partials.select(self.columns), 1
+        while distance <= before.max(initial=0):
+            later = np.flatnonzero(before >= distance)
+            pairs = pl.concat([found[later - distance], found[later]]).with_columns(pl.Series(_NUMBER, np.tile(later, 2)))
+            merged = self.merge(pairs, (_NUMBER,))
+            rest = found.with_row_index(_NUMBER).filter(before < distance).with_columns(pl.col(_NUMBER).cast(pl.Int64))
+            found = pl.concat([rest.select(merged.columns), merged]).sort(_NUMBER).drop(_NUMBER)
+            distance *= 2
+        return found
 
     def finish(self, partials: pl.DataFrame) -> list[pa.Array]:
         """One array of results per aggregate, aligned with the rows of ``partials``."""

@@ -53,6 +53,41 @@ class Apply:
     schema: StructType | str
 
 
+@dataclass(frozen=True)
+class Condition:
+    """What results must be like to be emitted. Made by `when`."""
+
+    condition: ColumnOrName
+
+
+def when(condition: ColumnOrName) -> Condition:
+    """Emit only the results for which a condition is true.
+
+    Spark evaluates it, before anything else sees a result. It changes nothing in the state: a query may be restarted with
+    another condition.
+
+    Parameters
+    ----------
+    condition : Column or str
+        A condition over the columns of the result, as a Column or as SQL.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> from pyspark.sql import functions as F
+    >>> bids = spark.createDataFrame([("a", 3), ("b", 9), ("a", 4)], "item string, price int")
+    >>> fb.groupBy(bids, fb.global_window(), "item").agg(
+    ...     fb.count("*").alias("n"), fb.max("price").alias("max"), fb.when(F.col("n") > 1), fb.when("max < 5")).show()
+    +----+---+---+
+    |item|  n|max|
+    +----+---+---+
+    |   a|  2|  4|
+    +----+---+---+
+    <BLANKLINE>
+    """
+    return Condition(condition)
+
+
 def count(col: ColumnOrName) -> Aggregate:
     """Number of rows where ``col`` is not NULL; ``count("*")`` counts all rows."""
     return Aggregate("count", (col,))
@@ -121,6 +156,14 @@ def first(col: ColumnOrName, ignorenulls: bool = False) -> Aggregate:
 def last(col: ColumnOrName, ignorenulls: bool = False) -> Aggregate:
     """The value that arrived last; with ``ignorenulls`` the last that is not NULL. Across tasks the order is Spark's."""
     return Aggregate("last", (col,), {"ignorenulls": ignorenulls})
+
+
+def current(col: ColumnOrName) -> Aggregate:
+    """The value in the row that a window of `preceding` ends with, NULL included. Other windows have no such row.
+
+    Spark has no such function; in SQL it is the column itself, beside an aggregate with ``OVER``.
+    """
+    return Aggregate("current", (col,))
 
 
 def max_by(col: ColumnOrName, ord: ColumnOrName) -> Aggregate:

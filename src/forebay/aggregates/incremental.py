@@ -89,10 +89,10 @@ def _sum(aggregate: BoundAggregate) -> Parts:
     """Integers and decimals are summed in 128 bits, and decimals that could leave those in four parts of 32 bits each."""
     name, kind = _column(aggregate), aggregate.input_types[0]
     values = pl.col(name)
-    if _is_wide(kind):
+    if is_wide(kind):
         limbs = {
             f"{name}.sum{kind.scale}.{place}": Part(
-                values.fill_null(0).map_batches(partial(_limb, place), pl.Int64, is_elementwise=True).sum(), _total
+                values.fill_null(0).map_batches(partial(limb, place), pl.Int64, is_elementwise=True).sum(), _total
             )
             for place in range(4)
         }
@@ -115,7 +115,7 @@ def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
         raise _overflow(aggregate)
     if pa.types.is_integer(kind):
         return pa.array(low, mask=empty)
-    return _decimals(low, high, empty | overflown, aggregate.result)
+    return decimals_of(low, high, empty | overflown, aggregate.result)
 
 
 def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -141,29 +141,29 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     quotient = np.where(lost, 0, np.where(scaled < 0, -absolute, absolute))
     low = (quotient & (2**64 - 1)).astype(np.uint64).view(np.int64)
     high = (quotient >> 64).astype(np.int64)
-    return _decimals(low, high, empty | lost, aggregate.result)
+    return decimals_of(low, high, empty | lost, aggregate.result)
 
 
 _DIGITS_OF_MEANS_IN_DOUBLES = 11
 """Spark's optimizer has means of decimals of at most so many digits computed in doubles (its rule DecimalAggregates)."""
 
 
-def _is_wide(kind: pa.DataType) -> bool:
+def is_wide(kind: pa.DataType) -> bool:
     """Whether the sum of a practical number of such values could leave 128 bits."""
     return bool(pa.types.is_decimal(kind) and kind.precision > 28)
 
 
-def _limb(place: int, decimals: pl.Series) -> pl.Series:
+def limb(place: int, decimals: pl.Series) -> pl.Series:
     """The 32 bits at one of four places of 128-bit decimals; the highest are signed."""
-    word = _words(decimals)[place // 2]
+    word = words_of(decimals)[place // 2]
     return pl.Series(word >> 32 if place == 3 else (word >> 32 * (place % 2)) & 0xFFFFFFFF)
 
 
 def _exact_sum(aggregate: BoundAggregate, partials: pl.DataFrame) -> tuple[Words, Words, npt.NDArray[np.bool_]]:
     """The low and high 64 bits of each sum, and where even those did not suffice."""
     name = _column(aggregate)
-    if not _is_wide(aggregate.input_types[0]):
-        low, high = _words(partials[f"{name}.sum"])
+    if not is_wide(aggregate.input_types[0]):
+        low, high = words_of(partials[f"{name}.sum"])
         return low, high, np.zeros(len(low), np.bool_)
     scale = aggregate.input_types[0].scale
     limbs = [partials[f"{name}.sum{scale}.{place}"].to_numpy().copy() for place in range(4)]
@@ -174,14 +174,14 @@ def _exact_sum(aggregate: BoundAggregate, partials: pl.DataFrame) -> tuple[Words
     return limbs[1] << 32 | limbs[0], limbs[3] << 32 | limbs[2], lost
 
 
-def _words(decimals: pl.Series) -> tuple[Words, Words]:
+def words_of(decimals: pl.Series) -> tuple[Words, Words]:
     """The low and high 64 bits of 128-bit decimals, as signed integers."""
     array = decimals.to_arrow()
     words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
     return words[0::2].copy(), words[1::2].copy()
 
 
-def _decimals(low: Words, high: Words, null: npt.NDArray[np.bool_], result: pa.DataType) -> pa.Array:
+def decimals_of(low: Words, high: Words, null: npt.NDArray[np.bool_], result: pa.DataType) -> pa.Array:
     words = np.empty(2 * len(low), np.int64)
     words[0::2], words[1::2] = low, high
     valid = pa.array(~null).buffers()[1]
@@ -256,6 +256,11 @@ def _end(aggregate: BoundAggregate) -> Parts:
         return kept.first() if aggregate.function == "first" else kept.last()
 
     return {_end_name(aggregate): Part(end(pl.col(_column(aggregate))), end)}
+
+
+def _current(aggregate: BoundAggregate) -> Parts:
+    """The value in the last row; windows in which the current row can be another one do not come here."""
+    return {f"{_column(aggregate)}.current": Part(pl.col(_column(aggregate)).last(), pl.Expr.last)}
 
 
 def _end_name(aggregate: BoundAggregate) -> str:
@@ -349,6 +354,7 @@ FUNCTIONS = {
     "bool_or": Function(_extreme("max"), _part_result("max")),
     **dict.fromkeys(("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"), _variance),
     **dict.fromkeys(("first", "last"), Function(_end, lambda a, partials: to_arrow(partials[_end_name(a)], a.result))),
+    "current": Function(_current, _part_result("current")),
     **dict.fromkeys(("max_by", "min_by"), Function(_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result))),
     "all_max_by": Function(_all_by, lambda a, partials: to_arrow(partials[_by_name(a)], a.result)),
     "approx_count_distinct": Function(_sketch, _sketch_result),

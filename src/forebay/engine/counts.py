@@ -9,9 +9,12 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.moving import Frames, Places
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.framed import framed
 from forebay.engine.plan import END_OF_TIME, WindowPlan
-from forebay.engine.results import WINDOW
+from forebay.engine.results import WINDOW, assemble
 from forebay.store import predictors
 from forebay.store.aligned import SLICE
 from forebay.store.key_index import Slots
@@ -74,7 +77,58 @@ class CountInstance(ByKeyInstance):
     def _fire(self, slots: Slots) -> Iterator[pa.RecordBatch]:
         """Fire the windows of keys that have become complete, and put back the rows that later ones need."""
         rows = self._store.get(slots)
-        owners, slices = rows[SLOT].to_numpy(), rows[SLICE].to_numpy()
+        if not self._incremental:
+            yield from self._fire_rows(rows, slots)
+        elif self._windows.accumulating:
+            yield from self._fire_running(rows, slots)
+        else:
+            yield from self._fire_slices(rows, slots)
+
+    def _fire_rows(self, rows: pl.DataFrame, slots: Slots) -> Iterator[pa.RecordBatch]:
+        """Windows are ranges of a key's rows, which are all there from the first one of a slice on."""
+        rows = rows[np.argsort(rows[SLOT].to_numpy(), kind="stable")]
+        begins = np.flatnonzero(np.diff(rows[SLOT].to_numpy(), prepend=-1))
+        owners, first = rows[SLOT].to_numpy()[begins], rows[SLICE].to_numpy()[begins]
+        before, complete = self._windows.complete(self._store.index.windows(owners)).T
+        times = complete - before
+        windows = np.repeat(before - np.cumsum(times) + times, times) + np.arange(times.sum())
+        bounds = self._windows.bounds(windows)
+        start, end = (bounds + np.repeat(begins - first, times)[:, None]).T
+
+        def assembled(ids: Places, columns: list[pa.Array]) -> pa.RecordBatch:
+            batch = assemble(self._plan, bounds[ids], columns)
+            self._count(rows_out=batch.num_rows)
+            return batch
+
+        yield from framed(self._plan, rows, Frames(end - 1, start, end), assembled)
+        self._count(windows_fired=len(windows))
+        self._store.index.restart(slots)
+        if not self._windows.accumulating:
+            last = self._windows.last_window(rows[SLICE].to_numpy())
+            self._put_back(slots, rows.filter(last >= np.repeat(complete, np.diff(begins, append=rows.height))))
+
+    def _fire_running(self, partials: pl.DataFrame, slots: Slots) -> Iterator[pa.RecordBatch]:
+        """Windows that all begin with row 0: each is the one before it and a slice more."""
+        aggregation = self._plan.aggregation
+        assert isinstance(aggregation, Aggregation)
+        partials = self._merge(partials).sort(SLOT, SLICE)
+        owners = partials[SLOT].to_numpy()
+        before, complete = self._windows.complete(self._store.index.windows(owners)).T
+        windows = np.maximum(self._windows.first_window(partials[SLICE].to_numpy()), before)
+        running = aggregation.running(partials, owners)
+        last = np.diff(owners, append=-1) != 0
+        due = (last | (np.diff(windows, append=-1) != 0)) & (windows < complete)
+        fired = running.filter(due).with_columns(pl.Series(WINDOW, np.arange(np.count_nonzero(due))))
+        yield from self._results(fired, self._windows.bounds(windows[due]), merged=True)
+        self._count(windows_fired=fired.height)
+        self._store.index.restart(slots)
+        self._put_back(
+            slots, running.select(partials[SLOT], pl.lit(0, pl.Int64).alias(SLICE), *aggregation.columns).filter(last)
+        )
+
+    def _fire_slices(self, partials: pl.DataFrame, slots: Slots) -> Iterator[pa.RecordBatch]:
+        """Windows are made of slices, each of which is taken once for every window that it is in."""
+        owners, slices = partials[SLOT].to_numpy(), partials[SLICE].to_numpy()
         before, complete = self._windows.complete(self._store.index.windows(owners)).T
         first = np.maximum(self._windows.first_window(slices), before)
         last = np.minimum(self._windows.last_window(slices), complete - 1)
@@ -84,16 +138,14 @@ class CountInstance(ByKeyInstance):
         pairs = pl.DataFrame({SLOT: owners[positions], WINDOW: windows})
         distinct = pairs.unique(maintain_order=True).with_row_index("number")
         numbers = pairs.join(distinct, on=[SLOT, WINDOW], how="left", maintain_order="left")["number"]
-        fired = rows[positions].drop(SLOT, SLICE).with_columns(numbers.cast(pl.Int64).alias(WINDOW))
+        fired = partials[positions].drop(SLOT, SLICE).with_columns(numbers.cast(pl.Int64).alias(WINDOW))
         yield from self._results(fired, self._windows.bounds(distinct[WINDOW].to_numpy()))
         self._count(windows_fired=distinct.height)
         self._store.index.restart(slots)
-        if self._windows.accumulating and not self._incremental:
-            return  # rows stay where they are
+        self._put_back(slots, partials.filter(self._windows.last_window(slices) >= complete))
+
+    def _put_back(self, slots: Slots, kept: pl.DataFrame) -> None:
+        """Windows go on with what they keep alone."""
         self._store.renew(slots)
-        kept = rows.filter(pl.Series(self._windows.last_window(slices) >= complete))
         if kept.height:
-            if self._windows.accumulating and self._incremental:
-                kept = self._merge(kept.with_columns(pl.lit(0, pl.Int64).alias(SLICE)))
-            stored = [name for name in rows.columns if name != SLOT]
-            self._append(kept.select(stored), kept[SLOT].to_numpy(), partial=True)
+            self._append(kept.drop(SLOT), kept[SLOT].to_numpy(), partial=True)

@@ -14,6 +14,7 @@ from forebay.engine.interval_join import IntervalJoinInstance
 from forebay.engine.observer import Observer
 from forebay.engine.panes import PaneInstance
 from forebay.engine.plan import WindowPlan
+from forebay.engine.preceding import PrecedingInstance
 from forebay.engine.sessions import SessionInstance
 from forebay.engine.updates import UpdateInstance
 from forebay.engine.whole_key import WholeKeyInstance
@@ -28,6 +29,7 @@ from forebay.windows import (
     GlobalWindow,
     Intervals,
     Lives,
+    Preceding,
     SessionWindows,
 )
 
@@ -37,6 +39,7 @@ _KINDS: dict[type, Callable[..., Instance]] = {
     CustomWindows: SessionInstance,
     CountWindows: CountInstance,
     GlobalWindow: WholeKeyInstance,
+    Preceding: PrecedingInstance,
     FirstRows: DedupeInstance,
     Intervals: IntervalJoinInstance,
     Lives: ContinuousJoinInstance,

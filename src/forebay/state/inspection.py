@@ -120,6 +120,10 @@ class InstanceState:
             rows = store.get(slots)
             if ROW in rows.columns:
                 rows = rows.filter(pl.col(ROW) >= 0).drop(INSTANT, ROW)  # marks are no rows
+            if INSTANT in rows.columns:  # of windows that precede rows: each row has one
+                instants = pl.col(INSTANT).cast(pl.Datetime("us", "UTC"))
+                yield rows.drop(SLOT).with_columns(start=instants, end=instants).drop(INSTANT)
+                continue
             bounds = store.index.windows(rows[SLOT].to_numpy())
             yield rows.drop(SLOT).with_columns(start=self._bound(bounds[:, 0]), end=self._bound(bounds[:, 1]))
 

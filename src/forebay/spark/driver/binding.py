@@ -27,7 +27,7 @@ from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, Sides
 from forebay.spark.driver.windows import CustomWindow, Window, quoted, text_of
 from forebay.state.layout import APPLY
-from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow
+from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding
 
 
 def bind(
@@ -58,7 +58,8 @@ def bind(
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     with analysis():
         spark_columns = [_spark_column(aggregate) for aggregate in named]
-        grouped = ([] if assignment.result is None else [assignment.result]) + key_columns
+        times_of_results = (assignment.event_time, assignment.result)
+        grouped = [*(column for column in times_of_results if column is not None), *key_columns]
         schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
     windowed = len(grouped) - len(keys)
     fields = [*schema.fields[:windowed], *map(nullable_within, schema.fields[windowed:])]
@@ -89,10 +90,14 @@ def bind(
         with analysis():
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
-        texts = [text_of(_unnamed(aggregate)) for aggregate in named]
+        texts = [_text(aggregate) for aggregate in named]
         holistic = [text for text, aggregate in zip(texts, named, strict=True) if aggregate.function in HOLISTIC]
         reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
-    choice = choose(holistic, aligned=aligned)
+    if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
+        raise InvalidArgument(
+            f"current() is for the windows of fb.preceding; {assignment.text} is of no row more than another"
+        )
+    choice = choose(holistic, aligned=aligned, moving=isinstance(windows, Preceding))
     if isinstance(window, CustomWindow) and window.incremental and holistic:
         raise InvalidArgument(f"the window is to be incremental, but {choice.reason}; leave incremental out")
     packed = inputs.columns if keys or inputs.columns else [F.lit(True).alias("a_")]  # rows without columns would be none
@@ -144,10 +149,21 @@ def _spark_column(aggregate: Aggregate) -> Column:
     return column if aggregate.name is None else column.alias(aggregate.name)
 
 
+def _text(aggregate: Aggregate) -> str:
+    """How an aggregate is shown and compared: as Spark shows it, but for the one that is no function in Spark."""
+    return _current(aggregate) if aggregate.function == "current" else text_of(_unnamed(aggregate))
+
+
+def _current(aggregate: Aggregate) -> str:
+    return f"current({text_of(aggregate.arguments[0])})"
+
+
 def _unnamed(aggregate: Aggregate) -> Column:
     if aggregate.function == "all_max_by":  # Spark lacks it; a list of the same values has its type
         value, order = aggregate.arguments
         return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")
+    if aggregate.function == "current":  # in Spark it needs no function
+        return F.first(aggregate.arguments[0]).alias(_current(aggregate))
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column

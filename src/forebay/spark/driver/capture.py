@@ -5,7 +5,7 @@ from __future__ import annotations
 from forebay.errors import UnsupportedConfiguration
 from forebay.patterns import Pattern
 from forebay.spark.properties import PREFIX
-from forebay.windows import CountWindows, Firing, FirstRows, Lives, Windows
+from forebay.windows import CountWindows, Firing, FirstRows, Lives, Preceding, Windows
 
 CAPTURE = PREFIX + "captureTrace"
 
@@ -19,6 +19,8 @@ def require_capturable(windows: Windows, firing: Firing | None, pattern: Pattern
         why = "of count windows"
     elif isinstance(windows, CountWindows) and pattern is not Pattern.RMW:
         why = "of holistic aggregates over all rows so far, with emit='every',"
+    elif isinstance(windows, Preceding):
+        why = "of fb.preceding"
     elif isinstance(windows, FirstRows):
         why = "of fb.dedupe"
     elif isinstance(windows, Lives):

@@ -43,6 +43,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             *([f"  firing      {shown['firing']}"] if "firing" in shown else []),
             *([f"  time        {shown['time']}"] if "time" in shown else []),
             f"  aggregates  {', '.join(shown['aggregates'])}",
+            *([f"  when        {' and '.join(operator.conditions)}"] if operator.conditions else []),
             f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
             f"  because     {choice.reason}",
             f"  instances   {_instances(shown)}",

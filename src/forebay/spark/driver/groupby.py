@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
-from forebay.aggregates.functions import Aggregate, Apply
+from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.conditions import matching
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.vehicle import run
 from forebay.spark.driver.windows import (
     CountWindow,
     CustomWindow,
     Duration,
+    PrecedingWindow,
     SessionWindow,
     TimeWindow,
     Trigger,
     WholeKey,
     Window,
     microseconds,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -123,13 +126,14 @@ class GroupedStream:
             raise InvalidArgument("every and allowedLateness are per key; leave out the window's hint 'aligned'")
         return GroupedStream(self._df, self._window, self._keys, firing, idle)
 
-    def agg(self, *aggregates: Aggregate | Apply) -> DataFrame:
+    def agg(self, *aggregates: Aggregate | Apply | Condition) -> DataFrame:
         """Compute aggregates of each window and key.
 
         Parameters
         ----------
-        *aggregates : Aggregate or Apply
-            Aggregates of this library, such as ``fb.median("price").alias("m")``, or a single ``fb.apply``.
+        *aggregates : Aggregate, Apply or Condition
+            Aggregates of this library, such as ``fb.median("price").alias("m")``, or a single ``fb.apply``; and what must be
+            true of a result that is emitted, such as ``fb.when("m > 100")``.
 
         Returns
         -------
@@ -149,8 +153,11 @@ class GroupedStream:
 
         conf = ready(self._df)
         more = (self._firing, self._idle_timeout) if self._df.isStreaming else (None, None)
-        bound = bind(self._df, self._window, self._keys, aggregates, conf, *more)
-        return run(self._df, bound, conf)
+        conditions = [each for each in aggregates if isinstance(each, Condition)]
+        computed = [each for each in aggregates if not isinstance(each, Condition)]
+        bound = bind(self._df, self._window, self._keys, computed, conf, *more)
+        results = run(self._df, bound, conf, tuple(text_of(each.condition) for each in conditions))
+        return matching(results, conditions)
 
 
 def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream:
@@ -161,7 +168,7 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     df : DataFrame
         A streaming DataFrame whose time column has a watermark, or a batch DataFrame.
     window : Window
-        The window function: `window`, `session_window`, `count_window`, `global_window` or `custom_window`.
+        The window function: `window`, `session_window`, `count_window`, `preceding`, `global_window` or `custom_window`.
     *keys : Column or str
         Key columns or expressions, none to aggregate all rows of a window. NULL is a key like any other.
 
@@ -189,7 +196,7 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     <BLANKLINE>
     """
     require_classic("groupBy()", df)
-    if not isinstance(window, TimeWindow | SessionWindow | CountWindow | WholeKey | CustomWindow):
+    if not isinstance(window, TimeWindow | SessionWindow | CountWindow | PrecedingWindow | WholeKey | CustomWindow):
         raise InvalidArgument(f"groupBy() got {window!r} for its window; write for example fb.window('time', '1 hour')")
     return GroupedStream(df, window, keys)
 
@@ -198,9 +205,8 @@ def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] 
     """Group a stream by keys alone, for aggregates over all of a key's rows so far.
 
     Every micro-batch emits one row for each key that has had rows in it, to be written with an upsert; or, with
-    ``emit="every"``, one for each row, which costs the square of the rows that a key has in a micro-batch. Nothing is ever
-    forgotten: state grows with the number of keys,
-    and with holistic aggregates with the number of rows. Output mode is append; no watermark is needed.
+    ``emit="every"``, one for each row. Nothing is ever forgotten: state grows with the number of keys, and with holistic
+    aggregates with the number of rows. Output mode is append; no watermark is needed.
 
     Parameters
     ----------

@@ -49,9 +49,10 @@ def late(results: DataFrame) -> DataFrame:
     -------
     DataFrame
         The columns of the operator's input and ``late_by``, an interval: how far the watermark had passed the end of the
-        row's last window (of ``dedupe`` and of joins without windows: its time) in the micro-batch before. Had the delay of
-        the watermark been longer by more than that, the row would have been in time. Of a join, rows of both sides, with
-        the columns that its results have: those of the other side are NULL. Nothing is late in a batch DataFrame.
+        row's last window (of ``dedupe``, ``preceding`` and joins without windows: its time) in the micro-batch before. Had
+        the delay of the watermark been longer by more than that, the row would have been in time. Of a join, rows of both
+        sides, with the columns that its results have: those of the other side are NULL. Nothing is late in a batch
+        DataFrame.
 
     Raises
     ------

@@ -24,7 +24,8 @@ _ANY_MARK = re.compile(f"forebay_(?:batch_)?({filenames.LAYOUT_ID})")
 class Planned:
     """An operator as `agg` planned it: its layout, how its store was chosen, and where its state lives.
 
-    ``chained`` says whether it reads the results of another one, ``clock`` what tells it that time has passed.
+    ``chained`` says whether it reads the results of another one, ``clock`` what tells it that time has passed, and
+    ``conditions`` what results must be like to be emitted.
     """
 
     layout: Layout
@@ -32,6 +33,7 @@ class Planned:
     place: Place
     chained: bool = False
     clock: Clock = Clock.WATERMARK
+    conditions: tuple[str, ...] = ()
 
 
 _planned: dict[str, Planned] = {}
@@ -49,7 +51,13 @@ def note_batch(planned: Planned) -> str:
 
 def _noted(planned: Planned) -> str:
     name = layouts.layout_id(
-        {**planned.layout, "place": repr(planned.place), "chained": planned.chained, "clock": planned.clock.value}
+        {
+            **planned.layout,
+            "place": repr(planned.place),
+            "chained": planned.chained,
+            "clock": planned.clock.value,
+            "conditions": planned.conditions,
+        }
     )
     _planned[name] = planned
     return name

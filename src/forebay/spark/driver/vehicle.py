@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from forebay.spark.driver.planner import BoundOperator
 
 
-def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
-    """The results of an operator over a stream, or over a batch DataFrame."""
-    return remember(_stream(df, bound, conf) if df.isStreaming else _batch(df, bound, conf), df, bound)
+def run(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...] = ()) -> DataFrame:
+    """The results of an operator over a stream, or over a batch DataFrame; ``conditions`` are shown with it."""
+    return remember((_stream if df.isStreaming else _batch)(df, bound, conf, conditions), df, bound)
 
 
-def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
+def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
     plan = startup.dumps(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
     chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
-    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan)))
+    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
     listener.watch(df.sparkSession)
     columns = _leaves(bound.schema)
     operator = WindowOperator(
@@ -128,9 +128,9 @@ def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
     return results.toDF(*placed).select(*columns)
 
 
-def _batch(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
+def _batch(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
     plan = startup.dumps(bound.plan)
-    output = query.note_batch(Planned(bound.layout, bound.choice, conf.place))
+    output = query.note_batch(Planned(bound.layout, bound.choice, conf.place, conditions=conditions))
     results = (
         df.select(*bound.projection)
         .mapInArrow(stages.packer(plan, conf.place, bound.layout, streaming=False), f"{VNODE} int, {PAYLOAD} binary")

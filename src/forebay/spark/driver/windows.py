@@ -15,7 +15,16 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
-from forebay.windows import END, AlignedWindows, CountWindows, CustomWindows, GlobalWindow, SessionWindows, Windows
+from forebay.windows import (
+    END,
+    AlignedWindows,
+    CountWindows,
+    CustomWindows,
+    GlobalWindow,
+    Preceding,
+    SessionWindows,
+    Windows,
+)
 
 _MICROS_PER_DAY = 86_400_000_000
 
@@ -39,6 +48,8 @@ class Assignment:
         A column with the name and the type of the result's window; None when the result has none.
     columns : dict
         Columns that pack needs beside time, keys and inputs, by name.
+    event_time : Column or None
+        The first column of the result, where results have an event time that is not that of their window.
     """
 
     windows: Windows
@@ -46,6 +57,7 @@ class Assignment:
     text: str
     result: Column | None
     columns: dict[str, Column] = field(default_factory=dict)
+    event_time: Column | None = None
 
 
 class Window(Protocol):
@@ -131,6 +143,28 @@ class CountWindow:
         text = f"count_window({self.size} rows, every {self.slide} rows)"
         numbers = F.struct(F.lit(0).cast("long").alias("start"), F.lit(0).cast("long").alias("end"))
         return Assignment(CountWindows(self.size, self.slide), "count_window", text, numbers.alias("count_window"))
+
+
+@dataclass(frozen=True)
+class PrecedingWindow:
+    """A window for each row. Made by `preceding`."""
+
+    time_column: Column | str
+    duration: Duration | None = None
+    rows: int | None = None
+    in_event_time = True
+
+    def bind(self, session: SparkSession, time: Column) -> Assignment:
+        span = None if self.duration is None else _positive(session, "duration", self.duration)
+        text = f"{self.rows} rows" if span is None else seconds(span)
+        plain = time + interval(0)  # without what marks the event time
+        return Assignment(
+            Preceding(span, self.rows),
+            "preceding",
+            f"preceding({text_of(self.time_column)}, {text})",
+            F.struct(plain.alias("start"), plain.alias("end")).alias("window"),
+            event_time=time.alias("event_time"),
+        )
 
 
 @dataclass(frozen=True)
@@ -296,6 +330,62 @@ def count_window(size: int, slide: int | None = None) -> CountWindow:
     if slide > size:
         raise InvalidArgument(f"slide {slide} is larger than size {size}, so some rows would be in no window")
     return CountWindow(size, slide)
+
+
+def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: int | None = None) -> PrecedingWindow:
+    """A window for each row: aggregates of the last rows of its key, or of those of the last hour, after every row.
+
+    With ``duration`` the window of a row at time ``t`` has the rows of its key from ``t - duration`` to ``t``, both
+    included, and so all those at ``t`` itself: in SQL ``OVER (PARTITION BY key ORDER BY time RANGE BETWEEN ... PRECEDING AND
+    CURRENT ROW)``. With ``rows`` it has the row and those before it, so many in all, in order of event time and then of
+    arrival: ``ROWS BETWEEN ... PRECEDING AND CURRENT ROW``.
+
+    A row of a stream waits until the watermark passes it, so that its window has all the rows that are not late. Rows at or
+    before the watermark of the micro-batch before are late and dropped.
+
+    Parameters
+    ----------
+    timeColumn : Column or str
+        The event time, a timestamp with a watermark if the DataFrame is a stream.
+    duration : str or timedelta, optional
+        How far windows reach back, for example ``"1 hour"``. Rows are kept for so long.
+    rows : int, optional
+        How many rows windows have; either this or ``duration``. As many rows of every key are kept for ever.
+
+    Returns
+    -------
+    PrecedingWindow
+        For `forebay.groupBy`. There is one result for each row, with ``event_time``, the time of the row; and ``window``, a
+        struct of ``start`` (the earliest time that the window can have, or with ``rows`` the one that it has) and ``end``
+        (the row's time), both inclusive. Other columns of the row are those of `forebay.current`.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> payments = spark.createDataFrame(
+    ...     [("10:00", "a", 30), ("10:20", "a", 50), ("10:50", "b", 10), ("11:15", "a", 20)],
+    ...     "time string, card string, amount int",
+    ... ).selectExpr("to_timestamp('2024-05-01 ' || time) time", "card", "amount")
+    >>> after_each = fb.groupBy(payments, fb.preceding("time", "1 hour"), "card").agg(fb.sum("amount").alias("total"))
+    >>> after_each.orderBy("event_time").select("event_time", "card", "total").show()
+    +-------------------+----+-----+
+    |         event_time|card|total|
+    +-------------------+----+-----+
+    |2024-05-01 10:00:00|   a|   30|
+    |2024-05-01 10:20:00|   a|   80|
+    |2024-05-01 10:50:00|   b|   10|
+    |2024-05-01 11:15:00|   a|   70|
+    +-------------------+----+-----+
+    <BLANKLINE>
+    """
+    if (duration is None) == (rows is None):
+        raise InvalidArgument(
+            f"preceding() got duration={duration!r} and rows={rows!r}; give one of them, as in fb.preceding('time', "
+            "'1 hour') or fb.preceding('time', rows=10)"
+        )
+    if rows is not None:
+        _require_rows("rows", rows)
+    return PrecedingWindow(timeColumn, duration, rows)
 
 
 def global_window(trigger: Trigger | None = None, accumulate: bool = True) -> WholeKey:

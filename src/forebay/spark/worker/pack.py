@@ -23,7 +23,19 @@ from forebay.errors import InvalidArgument
 from forebay.patterns import Pattern
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.store.aligned import SLICE
-from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, CustomWindows, SessionWindows, Times
+from forebay.windows import (
+    END,
+    ETT,
+    HIGH,
+    LOW,
+    START,
+    TIME,
+    AlignedWindows,
+    CustomWindows,
+    Preceding,
+    SessionWindows,
+    Times,
+)
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 """A chunk is complete when it has so many rows or bytes."""
@@ -192,6 +204,8 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
             columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
         if windows.shared and hashed:
             columns |= {HIGH: pa.array(np.zeros_like(times)), LOW: pa.array(np.zeros_like(times))}
+    elif isinstance(windows, Preceding):
+        columns |= {START: chunk[TIME].cast(pa.int64())}
     elif END in chunk.schema.names:
         columns |= {START: chunk[TIME].cast(pa.int64()), END: chunk[END].cast(pa.int64())}
     return columns

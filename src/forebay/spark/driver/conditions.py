@@ -1,0 +1,29 @@
+"""``fb.when``: which results are emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.aggregates.functions import Condition
+from forebay.errors import InvalidArgument
+from forebay.spark.driver.analysis import analysis
+from forebay.spark.driver.windows import text_of
+
+
+def matching(results: DataFrame, conditions: Sequence[Condition]) -> DataFrame:
+    """The results for which all conditions are true; an error of ours for what is no condition over their columns."""
+    for each in conditions:
+        with analysis():
+            condition = F.expr(each.condition) if isinstance(each.condition, str) else each.condition
+            kind = results.select(condition).schema.fields[0].dataType
+            if not isinstance(kind, T.BooleanType):
+                raise InvalidArgument(
+                    f"when() got {text_of(each.condition)}, which is a {kind.simpleString()}; a condition is true or false, "
+                    "for example F.col('n') >= 5"
+                )
+            results = results.where(condition)
+    return results
