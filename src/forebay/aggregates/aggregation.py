@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates import holistic, incremental
+from forebay.aggregates import holistic, incremental, sketches
 from forebay.aggregates.bound import BoundAggregate
 
 ROWS = "rows"
@@ -17,7 +17,7 @@ ROWS = "rows"
 
 _NO_KEY = ""
 
-FUNCTIONS = {**incremental.FUNCTIONS, **holistic.FUNCTIONS}
+FUNCTIONS = {**incremental.FUNCTIONS, **sketches.FUNCTIONS, **holistic.FUNCTIONS}
 
 
 @dataclass(frozen=True)

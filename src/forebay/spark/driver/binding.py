@@ -148,6 +148,12 @@ def _unnamed(aggregate: Aggregate) -> Column:
     if aggregate.function == "all_max_by":  # Spark lacks it; a list of the same values has its type
         value, order = aggregate.arguments
         return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")
+    if aggregate.function == "approx_top_k":  # Spark has it in SQL alone
+        return F.call_function("approx_top_k", *map(_column, aggregate.arguments), *map(F.lit, aggregate.options.values()))
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column
+
+
+def _column(argument: Column | str) -> Column:
+    return F.col(argument) if isinstance(argument, str) else argument
