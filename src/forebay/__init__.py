@@ -40,6 +40,7 @@ from forebay.aggregates.functions import (
     variance,
 )
 from forebay.errors import ForebayError
+from forebay.spark.driver.buffer import buffer
 from forebay.spark.driver.continuous_join import continuousJoin
 from forebay.spark.driver.dedupe import dedupe
 from forebay.spark.driver.explain import explain
@@ -79,6 +80,7 @@ __all__ = [
     "avg",
     "bool_and",
     "bool_or",
+    "buffer",
     "collect_list",
     "collect_set",
     "continuousJoin",

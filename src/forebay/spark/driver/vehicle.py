@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from forebay.spark.driver import listener, metrics, query, replicas
-from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
 from forebay.spark.worker import stages, startup
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 def run(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     """The results of an operator over a stream, or over a batch DataFrame."""
     return remember(_stream(df, bound, conf) if df.isStreaming else _batch(df, bound, conf), df, bound)
+
+
+def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
+    """The results of a buffer that keeps nothing from one micro-batch to the next: no shuffle, and no state."""
+    read = [*bound.plan.packed.names]
+    results = df.select(*bound.projection).select(*read).mapInArrow(stages.buffer(startup.dumps(bound.plan)), bound.schema)
+    times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
+    placed = [f"c{place}" for place in range(len(bound.schema))]  # names may be repeated, or have dots in them
+    columns = [
+        F.col(name).alias(field.name, **({"metadata": times[field.name]} if field.name in times else {}))
+        for name, field in zip(placed, bound.schema.fields, strict=True)
+    ]
+    return results.toDF(*placed).select(*columns)
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:

@@ -56,9 +56,9 @@ def pack(
     writers = [BlobWriter() for _ in vnodes]
     combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows) and plan.capture is None
     combined = _carrying_hashes(plan) if combine and updating and hashed else plan
-    for chunk in _chunks(batches) if plan.capture is None else _numbered(_chunks(batches), task):
+    for chunk in chunks(batches) if plan.capture is None else _numbered(chunks(batches), task):
         cells = Cells.of(chunk, plan, len(vnodes))
-        rows = _normalized(chunk, plan)
+        rows = normalized(chunk, plan)
         placed = updating or not isinstance(plan.windows, AlignedWindows)
         beside = _placed(chunk, plan, hashed=hashed) if placed else {}
         if plan.capture is not None:
@@ -128,12 +128,12 @@ class Cells:
         return self._slices(codes.astype(np.int64) % self.span)
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches put together to chunks, rows without a time left out."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch[TIME].null_count:
+        if TIME in batch.schema.names and batch[TIME].null_count:
             batch = batch.filter(batch[TIME].is_valid())
         if batch.num_rows:
             waiting.append(batch)
@@ -155,7 +155,7 @@ def _numbered(chunks: Iterator[pa.RecordBatch], task: int) -> Iterator[pa.Record
         yield chunk.append_column(ARRIVAL, pa.array(numbers))
 
 
-def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
+def normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
     """The columns with the types of the plan, whatever the session's time zone and the source's nullability are.
 
     Float keys have one zero and one NaN, as Spark groups and shows them.

@@ -49,6 +49,19 @@ def packer(plan: bytes, place: Place, layout: Layout, *, streaming: bool) -> Arr
     return pack_batches
 
 
+def buffer(plan: bytes) -> ArrowMap:
+    """A buffer of rows within a task of a micro-batch, which has no state."""
+
+    def buffered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loaded = startup.loads(plan)
+        from forebay.engine.buffer import passing
+        from forebay.spark.worker.pack import chunks, normalized
+
+        yield from passing((normalized(chunk, loaded) for chunk in chunks(batches)), loaded.aggregation)
+
+    return buffered
+
+
 def batch_operator(plan: bytes, place: Place, output: str) -> ArrowMap:
     """The operator over all rows of a virtual node of a batch DataFrame: every window fires at the end."""
 
