@@ -48,11 +48,10 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf) -> DataFrame:
     chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan)))
     listener.watch(df.sparkSession)
-    operator = WindowOperator(
-        plan, bound.layout, place, output, metrics.reporter(df.sparkSession), idle=bound.plan.idle_timeout is not None
-    )
+    reporter = metrics.reporter(df.sparkSession)
+    operator = WindowOperator(plan, bound.layout, place, output, reporter, idle=bound.plan.idle_timeout is not None)
     packed = df.select(*bound.projection).mapInArrow(
-        stages.packer(plan, place, bound.layout, streaming=True), f"{VNODE} int, {PAYLOAD} binary"
+        stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
