@@ -125,7 +125,7 @@ def test_sessions_whose_rows_must_not_be_combined(wrong):
     until = None if wrong == "unknown" else NEVER
     packs = pack(iter([sessions_of(rows)]), plan, vnode_ids(1, 1), fired_until=until, hashed=wrong == "hashed", packed=done)
     assert [blobs.read(blob)[1] for _, blob in packs] == [False]
-    assert done == Packed(20, 20, 0)
+    assert done == Packed(20, 20, 0, hottest=20)
 
 
 def test_a_task_stops_combining_when_it_does_not_pay():
@@ -136,9 +136,10 @@ def test_a_task_stops_combining_when_it_does_not_pay():
     done = Packed()
     chunks = pa.table(rows).to_batches(CHUNK_ROWS)
     assert {blobs.read(blob)[1] for _, blob in pack(iter(chunks), plan, vnode_ids(1, 1), packed=done)} == {False, True}
-    assert done == Packed(200_000, 200_000, CHUNK_ROWS)
+    assert done == Packed(200_000, 200_000, CHUNK_ROWS, hottest=32 + 16)
     done = Packed()
     rows["k0"] = rows[HIGH] = rows[LOW] = np.arange(200_000) % 5
     chunks = pa.table(rows).to_batches(CHUNK_ROWS)
     assert {blobs.read(blob)[1] for _, blob in pack(iter(chunks), plan, vnode_ids(1, 1), packed=done)} == {True}
-    assert done == Packed(200_000, 10, 200_000)
+    assert done == Packed(200_000, 10, 200_000, done.hottest)
+    assert done.hottest == pytest.approx(40_000, rel=0.02)

@@ -25,6 +25,9 @@ from forebay.windows import END, ETT, HIGH, LOW, START, TIME, AlignedWindows, Cu
 CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 """A chunk is complete when it has so many rows or bytes."""
 
+SAMPLE_ROWS = 1 << 12
+"""The most frequent key of a chunk is looked for in about so many rows of it."""
+
 TASK_BITS = 20
 """So many bits of a row's number in order of arrival say which task it came to."""
 
@@ -71,7 +74,7 @@ def pack(
             begin, end = int(cuts[position]), int(cuts[position + 1])
             for blob in writers[position].write(batch.slice(begin, end - begin), partial=combiner is not None):
                 yield int(vnodes[position]), blob
-        done.count(chunk.num_rows, batch.num_rows, combined=combiner is not None)
+        done.count(chunk, batch.num_rows, combined=combiner is not None)
         if batch.num_rows > PAYS * chunk.num_rows:
             combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
@@ -87,17 +90,31 @@ def _arranged(rows: pa.RecordBatch, codes: Codes) -> tuple[pa.RecordBatch, Codes
 
 @dataclass
 class Packed:
-    """What a task has packed: rows that came, what went on, rows or partial aggregates, and how many rows were combined."""
+    """What a task has packed.
+
+    Attributes
+    ----------
+    rows, out : int
+        Rows that came, and what went on: rows, or partial aggregates.
+    combined : int
+        Rows of which partial aggregates were made.
+    hottest : int
+        About how many rows were of the most frequent key of their chunk.
+    """
 
     rows: int = 0
     out: int = 0
     combined: int = 0
+    hottest: int = 0
 
-    def count(self, rows: int, out: int, *, combined: bool) -> None:
-        """Count a chunk."""
-        self.rows += rows
+    def count(self, chunk: pa.RecordBatch, out: int, *, combined: bool) -> None:
+        """Count a chunk. Its most frequent key is looked for in a sample."""
+        self.rows += chunk.num_rows
         self.out += out
-        self.combined += rows if combined else 0
+        self.combined += chunk.num_rows if combined else 0
+        sample = chunk[HIGH].to_numpy()[:: max(1, chunk.num_rows // SAMPLE_ROWS)]
+        most = int(np.unique(sample, return_counts=True)[1].max())
+        self.hottest += round(most / len(sample) * chunk.num_rows)
 
 
 class Cells:

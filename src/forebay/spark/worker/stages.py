@@ -86,7 +86,7 @@ def _report(reporter: Accumulator[Any], layout: Layout, done: Packed) -> None:
     """Tell the driver what a task has packed, as the work of a virtual node that there is not."""
     operator = (task.directories(layout) or [layout_id(layout)])[0]
     query, batch = startup.local_property("sql.streaming.queryId"), int(startup.local_property("streaming.sql.batchId") or 0)
-    told = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined}
+    told = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined, "hottestKeyRows": done.hottest}
     reporter.add({(str(query), batch, operator, PACKING - task.number()): told})
 
 
