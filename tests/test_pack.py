@@ -3,17 +3,20 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import NEVER, WindowPlan
 from forebay.patterns import Pattern
 from forebay.spark.worker import blobs
-from forebay.spark.worker.pack import pack
+from forebay.spark.worker.pack import CHUNK_ROWS, Packed, pack
 from forebay.spark.worker.vnodes import vnode_ids
 from forebay.store.aligned import SLICE
-from forebay.windows import HIGH, LOW, TIME, AlignedWindows
+from forebay.windows import END, HIGH, LOW, START, TIME, AlignedWindows, GlobalWindow, SessionWindows
 
+COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
 TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ansi": True})
 YEAR_9999 = 253_370_764_800_000_000
 """Microseconds."""
@@ -73,3 +76,70 @@ def test_a_task_that_runs_again_packs_the_same_bytes(function):
     plan = WindowPlan(AlignedWindows(1000, 500), packed, ("k0",), Aggregation(("k0",), (aggregate,)), Pattern.RMW, packed)
     packs = {tuple(pack(iter([chunk]), plan, vnode_ids(4, 1))) for _ in range(5)}
     assert len(packs) == 1
+
+
+def session_plan(*aggregates):
+    packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
+    return WindowPlan(SessionWindows(), packed, ("k0",), Aggregation(("k0",), aggregates), Pattern.RMW, packed)
+
+
+def sessions_of(rows):
+    """Rows of keys, times and values with the bounds of their own sessions, as the projection gives them."""
+    key, start, value = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    times = pa.array(start, pa.timestamp("us", "UTC"))
+    ends = pa.array(start + GAP, pa.timestamp("us", "UTC"))
+    return pa.record_batch({TIME: times, HIGH: key * 7919, LOW: -key, END: ends, "k0": key, "a0": value})
+
+
+GAP = 10
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120), st.integers(-5, 5)), min_size=1, max_size=80),
+    st.sampled_from([NEVER, 30, 60, 1000]),
+)
+def test_rows_of_sessions_that_overlap_are_combined_and_those_that_may_be_late_are_not(rows, fired_until):
+    packs = pack(iter([sessions_of(rows)]), session_plan(TOTAL, COUNT), vnode_ids(2, 1), fired_until=fired_until)
+    found = [row for _, blob in packs for batch in blobs.read(blob)[0] for row in batch.to_pylist()]
+    expected = []
+    for key in {key for key, *_ in rows}:
+        open_ = sorted((time, value) for k, time, value in rows if k == key and time + GAP > fired_until)
+        expected += [(key, time, time + GAP, 1, value) for k, time, value in rows if k == key and time + GAP <= fired_until]
+        merged = []
+        for time, value in open_:
+            if merged and time < merged[-1][2]:
+                _, start, _, n, total = merged.pop()
+                merged.append((key, start, time + GAP, n + 1, total + value))
+            else:
+                merged.append((key, time, time + GAP, 1, value))
+        expected += merged
+    assert sorted((row["k0"], row[START], row[END], row["rows"], int(row["a0.sum"])) for row in found) == sorted(expected)
+
+
+@pytest.mark.parametrize("wrong", ["first", "hashed", "unknown"])
+def test_sessions_whose_rows_must_not_be_combined(wrong):
+    rows = [(1, 5, 1)] * 20
+    first = BoundAggregate("f", "first", ("a0",), (pa.int64(),), pa.int64(), {"ignorenulls": False})
+    plan = session_plan(first if wrong == "first" else TOTAL)
+    done = Packed()
+    until = None if wrong == "unknown" else NEVER
+    packs = pack(iter([sessions_of(rows)]), plan, vnode_ids(1, 1), fired_until=until, hashed=wrong == "hashed", packed=done)
+    assert [blobs.read(blob)[1] for _, blob in packs] == [False]
+    assert done == Packed(20, 20, 0, hottest=20)
+
+
+def test_a_task_stops_combining_when_it_does_not_pay():
+    rows = {TIME: pa.array(np.zeros(200_000, np.int64), pa.timestamp("us")), HIGH: np.arange(200_000)}
+    rows |= {LOW: rows[HIGH], "k0": rows[HIGH], "a0": rows[HIGH]}
+    packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
+    plan = WindowPlan(GlobalWindow(0), packed, ("k0",), Aggregation(("k0",), (TOTAL,)), Pattern.RMW, packed)
+    done = Packed()
+    chunks = pa.table(rows).to_batches(CHUNK_ROWS)
+    assert {blobs.read(blob)[1] for _, blob in pack(iter(chunks), plan, vnode_ids(1, 1), packed=done)} == {False, True}
+    assert done == Packed(200_000, 200_000, CHUNK_ROWS, hottest=32 + 16)
+    done = Packed()
+    rows["k0"] = rows[HIGH] = rows[LOW] = np.arange(200_000) % 5
+    chunks = pa.table(rows).to_batches(CHUNK_ROWS)
+    assert {blobs.read(blob)[1] for _, blob in pack(iter(chunks), plan, vnode_ids(1, 1), packed=done)} == {True}
+    assert done == Packed(200_000, 10, 200_000, done.hottest)
+    assert done.hottest == pytest.approx(40_000, rel=0.02)

@@ -56,6 +56,13 @@ class ArithmeticOverflow(ForebayError, ArithmeticError):
     """A sum left the range of its type while ``spark.sql.ansi.enabled`` is true."""
 
 
+class ProcessorFailed(ForebayError):
+    """The processor of a buffer has raised an error.
+
+    Operator action: correct the function and start the query again. The last committed version is intact.
+    """
+
+
 class ReplicationError(ForebayError):
     """An agent that keeps replicas, or the manager of replicas, cannot be used.
 

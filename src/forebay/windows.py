@@ -231,6 +231,24 @@ class Preceding:
 
 
 @dataclass(frozen=True)
+class Buffered:
+    """No windows: the rows of a key wait for each other.
+
+    Attributes
+    ----------
+    interval : int
+        A key's rows go on at most once in so many microseconds of processing time, unless a bound is reached. What comes
+        when none have gone on for so long does not wait.
+    rows, size : int
+        A key's rows go on when they are so many, or about so many bytes.
+    """
+
+    interval: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
 class FirstRows:
     """No windows: of a key only the first row counts, and the key is forgotten at the end that the row brings."""
 
@@ -329,5 +347,14 @@ class Firing:
 
 
 Windows = (
-    AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | Preceding | FirstRows | Intervals | Lives
+    AlignedWindows
+    | SessionWindows
+    | CustomWindows
+    | CountWindows
+    | GlobalWindow
+    | Preceding
+    | Buffered
+    | FirstRows
+    | Intervals
+    | Lives
 )

@@ -44,6 +44,8 @@ def test_they_add_up_to_the_totals_in_the_state(query):
     assert sum(operator["windowsFired"] for operator in operators) == totals.windowsFired > 0
     assert sum(operator["rowsOut"] for operator in operators) == totals.rowsOut > 0
     assert sum(operator["rowsLate"] for operator in operators) == totals.rowsLate
+    packed = {name: sum(operator[name] for operator in operators) for name in ("packedRows", "packedOut", "combinedRows")}
+    assert packed == {"packedRows": totals.rowsIn, "packedOut": totals.rowsIn, "combinedRows": 0}  # of medians
     assert all((operator["commitTimeMs"] > 0) >= (operator["rowsIn"] > 0) for operator in operators)
     assert all(operator["stateBytes"] >= operator["stateLiveBytes"] for operator in operators)
     assert max(operator["memoryBytes"] for operator in operators) > 0

@@ -45,7 +45,14 @@ def test_rolling_gives_a_row_for_each_key_of_a_batch(stream, tmp_path):
             assert batch not in batches or not batches[batch].count()
             continue
         assert assert_same(batches[batch], expected, 0) > 10
-    assert fb.progress(query).rowsIn == stream.static.count()
+    count = stream.static.count()
+    assert fb.progress(query).rowsIn == count
+    packed = [operator for batch in fb.recentMetrics(query) for operator in batch["operators"]]
+    assert (
+        sum(operator["packedRows"] for operator in packed) == sum(operator["combinedRows"] for operator in packed) == count
+    )
+    assert sum(operator["packedOut"] for operator in packed) <= 15 * 4 * 2  # a partial aggregate for each key of each task
+    assert count / 15 < sum(operator["hottestKeyRows"] for operator in packed) < count / 2
 
 
 @pytest.mark.slow

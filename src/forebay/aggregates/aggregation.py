@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates import holistic, incremental
+from forebay.aggregates import holistic, incremental, sketches
 from forebay.aggregates.bound import BoundAggregate
 
 ROWS = "rows"
@@ -20,7 +20,7 @@ ROWS = "rows"
 _NO_KEY = ""
 _NUMBER = "number"
 
-FUNCTIONS = {**incremental.FUNCTIONS, **holistic.FUNCTIONS}
+FUNCTIONS = {**incremental.FUNCTIONS, **sketches.FUNCTIONS, **holistic.FUNCTIONS}
 
 
 @dataclass(frozen=True)

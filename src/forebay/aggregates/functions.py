@@ -199,6 +199,136 @@ def approx_count_distinct(col: ColumnOrName, rsd: float = 0.05) -> Aggregate:
     return Aggregate("approx_count_distinct", (col,), {"rsd": rsd})
 
 
+def hll_sketch_agg(col: ColumnOrName, lgConfigK: int = 12) -> Aggregate:
+    """A HyperLogLog sketch of Apache DataSketches, for Spark's ``hll_sketch_estimate`` and ``hll_union``.
+
+    Its result has one byte for each of 2 to the power of ``lgConfigK`` registers.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> sketch = fb.groupBy(spark.range(10), fb.global_window()).agg(fb.hll_sketch_agg("id").alias("ids"))
+    >>> sketch.selectExpr("hll_sketch_estimate(ids) n").show()
+    +---+
+    |  n|
+    +---+
+    | 10|
+    +---+
+    <BLANKLINE>
+    """
+    if not 4 <= lgConfigK <= 21:
+        raise InvalidArgument(f"hll_sketch_agg() got lgConfigK={lgConfigK}; it can be 4 to 21")
+    return Aggregate("hll_sketch_agg", (col,), {"lgConfigK": lgConfigK})
+
+
+def kll_sketch_agg_double(col: ColumnOrName, k: int = 200) -> Aggregate:
+    """A KLL sketch of floating-point numbers, for Spark's ``kll_sketch_get_quantile_double`` and the like.
+
+    Ranks are wrong by at most 1.33% with the default ``k``, in 99 of 100 sketches. NaN does not count.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> numbers = spark.range(101).selectExpr("cast(id as double) number")
+    >>> sketch = fb.groupBy(numbers, fb.global_window()).agg(fb.kll_sketch_agg_double("number").alias("sketch"))
+    >>> sketch.selectExpr("kll_sketch_get_quantile_double(sketch, 0.25) quartile").show()
+    +--------+
+    |quartile|
+    +--------+
+    |    25.0|
+    +--------+
+    <BLANKLINE>
+    """
+    return Aggregate("kll_sketch_agg_double", (col,), {"k": _k_of_kll("kll_sketch_agg_double", k)})
+
+
+def kll_sketch_agg_bigint(col: ColumnOrName, k: int = 200) -> Aggregate:
+    """A KLL sketch of integers, for Spark's ``kll_sketch_get_quantile_bigint`` and the like."""
+    return Aggregate("kll_sketch_agg_bigint", (col,), {"k": _k_of_kll("kll_sketch_agg_bigint", k)})
+
+
+def approx_percentile(col: ColumnOrName, percentage: float | Sequence[float], accuracy: int = 10_000) -> Aggregate:
+    """A value of the column whose rank is near the percentage; a list of percentages in [0, 1] gives an array.
+
+    The rank is wrong by at most ``1 / accuracy`` in 99 of 100 results. It comes from a KLL sketch, where Spark has another.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> fb.groupBy(spark.range(101), fb.global_window()).agg(fb.approx_percentile("id", [0.5, 0.9]).alias("p")).show()
+    +--------+
+    |       p|
+    +--------+
+    |[50, 90]|
+    +--------+
+    <BLANKLINE>
+    """
+    value = percentage if isinstance(percentage, int | float) else list(percentage)
+    several = [value] if isinstance(value, int | float) else value
+    if not several or not all(0 <= each <= 1 for each in several):
+        raise InvalidArgument(f"approx_percentile() got the percentage {percentage!r}; percentages are between 0 and 1")
+    if accuracy < 1:
+        raise InvalidArgument(f"approx_percentile() got accuracy={accuracy}; it must be positive")
+    return Aggregate("approx_percentile", (col,), {"percentage": value, "accuracy": accuracy})
+
+
+def approx_top_k(col: ColumnOrName, k: int = 5, maxItemsTracked: int = 10_000) -> Aggregate:
+    """The ``k`` most frequent values with their counts, NULL among them, as an array of structs, the most frequent first.
+
+    Counts are exact while there are at most ``maxItemsTracked`` distinct values. Otherwise they may be too small, by at most
+    the number of rows divided by ``maxItemsTracked``, and are never too large.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> words = spark.createDataFrame([("a",), ("b",), ("a",)], "word string")
+    >>> fb.groupBy(words, fb.global_window()).agg(fb.approx_top_k("word", 1).alias("top")).show()
+    +--------+
+    |     top|
+    +--------+
+    |[{a, 2}]|
+    +--------+
+    <BLANKLINE>
+    """
+    if not 1 <= k <= maxItemsTracked <= 1_000_000:
+        raise InvalidArgument(
+            f"approx_top_k() got k={k} and maxItemsTracked={maxItemsTracked}; k is at least 1 and at most maxItemsTracked, "
+            "which is at most 1,000,000"
+        )
+    return Aggregate("approx_top_k", (col,), {"k": k, "maxItemsTracked": maxItemsTracked})
+
+
+def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int = 0) -> Aggregate:
+    """Spark's count-min sketch of integers, strings or binaries, byte for byte the one that Spark would make.
+
+    A frequency read from it is too large by at most ``eps`` times the number of rows, with the probability ``confidence``,
+    and never too small.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> sketch = fb.groupBy(spark.range(100), fb.global_window()).agg(fb.count_min_sketch("id", 0.1, 0.9).alias("sketch"))
+    >>> sketch.selectExpr("length(sketch) bytes").show()
+    +-----+
+    |bytes|
+    +-----+
+    |  692|
+    +-----+
+    <BLANKLINE>
+    """
+    if not eps > 0 or not 0 < confidence < 1:
+        raise InvalidArgument(
+            f"count_min_sketch() got eps={eps} and confidence={confidence}; eps is positive, confidence between 0 and 1"
+        )
+    return Aggregate("count_min_sketch", (col,), {"eps": eps, "confidence": confidence, "seed": seed})
+
+
+def _k_of_kll(function: str, k: int) -> int:
+    if not 8 <= k <= 65_535:
+        raise InvalidArgument(f"{function}() got k={k}; it can be 8 to 65535")
+    return k
+
+
 def median(col: ColumnOrName) -> Aggregate:
     """The exact median, interpolated between the two middle values. Holistic."""
     return Aggregate("median", (col,))

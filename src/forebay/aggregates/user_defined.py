@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class UserFunction:
 
     def __post_init__(self) -> None:
         # when the query is planned: what cannot be called is refused, and annotations do not travel with all that they name
-        object.__setattr__(self, "library", _library(self.function))
+        object.__setattr__(self, "library", library_of(self.function, ("key", "rows"), "fb.apply"))
 
     def results(
         self, rows: pl.DataFrame, keys: list[str], window: str, assemble: Callable[[Any, list[pa.Array]], pa.RecordBatch]
@@ -51,7 +51,8 @@ class UserFunction:
         """
         for (start, *key), group in rows.group_by([window, *keys], maintain_order=True):
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
-            table = _returned(self.function(tuple(key), _table(shown, self.library)), self.schema, self.function)
+            value = self.function(tuple(key), table_of(shown, self.library))
+            table = returned(value, self.schema, name_of(self.function), "fb.apply")
             if table.num_rows:
                 first = group.head(1).select(keys).to_arrow(compat_level=pl.CompatLevel.oldest())
                 repeated = first.take(np.zeros(table.num_rows, np.int64))
@@ -59,34 +60,37 @@ class UserFunction:
                 yield assemble(np.full(table.num_rows, start, np.int64), columns)
 
 
-def _library(function: Callable[..., Any]) -> str:
-    """Whose tables a function takes: by the annotation of the second parameter, polars' when it has none."""
+def library_of(function: Callable[..., Any], given: Sequence[str], caller: str) -> str:
+    """Whose tables a function takes: by the annotation of the last parameter, polars' when it has none."""
     parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) != 2:
-        raise InvalidArgument(f"{_name(function)} takes {len(parameters)} parameters; fb.apply calls it as func(key, rows)")
-    annotation = parameters[1].annotation
+    if len(parameters) != len(given):
+        raise InvalidArgument(
+            f"{name_of(function)} takes {len(parameters)} parameters; {caller} calls it as func({', '.join(given)})"
+        )
+    annotation = parameters[-1].annotation
     if isinstance(annotation, str):  # it is one where annotations are postponed, and stays one if its module is not there
         with contextlib.suppress(Exception):
-            annotation = typing.get_type_hints(function)[parameters[1].name]
+            annotation = typing.get_type_hints(function)[parameters[-1].name]
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__module__", "")
     if name.startswith(("pandas", "pd.")):
         return "pandas"
     return "pyarrow" if name.startswith(("pyarrow", "pa.")) else "polars"
 
 
-def _table(frame: pl.DataFrame, library: str) -> Any:
+def table_of(frame: pl.DataFrame, library: str) -> Any:
     if library == "polars":
         return frame
     table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     return table.to_pandas() if library == "pandas" else table
 
 
-def _name(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
+    """A function's name for messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _returned(value: Any, schema: pa.Schema, function: Callable[..., Any]) -> pa.Table:
-    """What the function returned as a table of ``schema``."""
+def returned(value: Any, schema: pa.Schema, name: str, caller: str, *, exactly: bool = False) -> pa.Table:
+    """What a function returned as a table of ``schema``; with ``exactly`` it must have no other columns."""
     try:
         if isinstance(value, pl.DataFrame):
             table = value.to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -96,16 +100,16 @@ def _returned(value: Any, schema: pa.Schema, function: Callable[..., Any]) -> pa
             table = pa.Table.from_pandas(value, preserve_index=False)
         else:
             raise InvalidArgument(
-                f"{_name(function)} returned {type(value).__name__}; "
-                "fb.apply needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
+                f"{name} returned {type(value).__name__}; "
+                f"{caller} needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
             )
         missing = [name for name in schema.names if name not in table.column_names]
         if missing:
-            raise InvalidArgument(
-                f"{_name(function)} returned the columns {table.column_names}; its schema also names {missing}"
-            )
+            raise InvalidArgument(f"{name} returned the columns {table.column_names}; its schema also names {missing}")
+        if exactly and len(table.column_names) > len(schema.names):
+            raise InvalidArgument(f"{name} returned the columns {table.column_names}; its schema has only {schema.names}")
         return table.select(schema.names).cast(schema)
     except ForebayError:
         raise
     except (pa.ArrowException, ValueError) as error:
-        raise InvalidArgument(f"{_name(function)} returned rows that do not fit its schema {schema}: {error}") from error
+        raise InvalidArgument(f"{name} returned rows that do not fit its schema {schema}: {error}") from error

@@ -147,10 +147,16 @@ class ByKeyInstance(ABC):
 
     def _count_late(self, batch: pa.RecordBatch, rows: Times, open_: npt.NDArray[np.bool_], *, partial: bool) -> None:
         """Count a batch's rows; ``rows`` has the number of each once for every window, ``open_`` which of those take it."""
-        sizes = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
+        sizes = self._sizes(batch, partial=partial)
         kept, all_ = (np.bincount(some, minlength=batch.num_rows) for some in (rows[open_], rows))
         late, partly = kept == 0, (kept > 0) & (kept < all_)
         self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum(), rows_partly_late=sizes[partly].sum())
+
+    @staticmethod
+    def _sizes(batch: pa.RecordBatch, *, partial: bool) -> Times:
+        """How many rows there are in each row of a batch: more than one in partial aggregates."""
+        sizes: Times = batch[ROWS].to_numpy() if partial else np.ones(batch.num_rows, np.int64)
+        return sizes
 
     def _stored_columns(self, batch: pa.RecordBatch, rows: Times, *, partial: bool) -> pl.DataFrame:
         """Rows of a batch with the columns that are stored of rows, or of partial aggregates."""

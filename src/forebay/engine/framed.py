@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.moving import Frames, Places, moves, moving
+from forebay.aggregates.processor import Processor
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import WINDOW
 
@@ -38,6 +39,7 @@ def framed(
         Makes a record batch of the numbers of frames, and of their keys and aggregates.
     """
     aggregation, keys = plan.aggregation, list(plan.keys)
+    assert not isinstance(aggregation, Processor)
     if not isinstance(aggregation, Aggregation):
         for ids in _parts(frames.sizes, _SPREAD):
             yield from aggregation.results(_spread(rows, frames, ids), keys, WINDOW, assembled)

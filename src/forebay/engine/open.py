@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay.engine.aligned import AlignedInstance
+from forebay.engine.buffer import BufferInstance
 from forebay.engine.continuous_join import ContinuousJoinInstance
 from forebay.engine.counts import CountInstance
 from forebay.engine.dedupe import DedupeInstance
@@ -23,6 +24,7 @@ from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.windows import (
     AlignedWindows,
+    Buffered,
     CountWindows,
     CustomWindows,
     FirstRows,
@@ -40,6 +42,7 @@ _KINDS: dict[type, Callable[..., Instance]] = {
     CountWindows: CountInstance,
     GlobalWindow: WholeKeyInstance,
     Preceding: PrecedingInstance,
+    Buffered: BufferInstance,
     FirstRows: DedupeInstance,
     Intervals: IntervalJoinInstance,
     Lives: ContinuousJoinInstance,

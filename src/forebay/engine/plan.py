@@ -13,6 +13,7 @@ from forebay.windows import Firing, Windows
 
 if TYPE_CHECKING:
     from forebay.aggregates.aggregation import Aggregation
+    from forebay.aggregates.processor import Processor
     from forebay.aggregates.user_defined import UserFunction
     from forebay.engine.window_join import WindowJoin
 
@@ -43,7 +44,7 @@ class WindowPlan:
         The columns of a packed batch: keys, then inputs of the aggregates.
     keys : tuple of str
         Those that are keys.
-    aggregation : Aggregation, UserFunction or WindowJoin
+    aggregation : Aggregation, UserFunction, WindowJoin or Processor
         What is computed.
     pattern : Pattern
         Which store serves it.
@@ -64,7 +65,7 @@ class WindowPlan:
     windows: Windows
     packed: pa.Schema
     keys: tuple[str, ...]
-    aggregation: Aggregation | UserFunction | WindowJoin
+    aggregation: Aggregation | UserFunction | WindowJoin | Processor
     pattern: Pattern
     schema: pa.Schema
     options: Options = field(default_factory=Options)

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.processor import Processor
 from forebay.engine.plan import WindowPlan
 from forebay.windows import Times
 
@@ -41,6 +42,7 @@ def results(
         All rows are of this window. The column is not needed then, except for a user's function.
     """
     aggregation = plan.aggregation
+    assert not isinstance(aggregation, Processor)
     if not isinstance(aggregation, Aggregation):
         yield from aggregation.results(
             rows, list(plan.keys), WINDOW, lambda ids, columns: assemble(plan, bounds(ids), columns)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
@@ -20,18 +19,20 @@ class SessionInstance(ByKeyInstance):
     """Sessions and custom windows: they end in event time, each key's at a time of its own."""
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
-        self._waiting: list[pa.RecordBatch] = []
+        self._waiting: dict[bool, list[pa.RecordBatch]] = {False: [], True: []}
+        """Rows, and partial aggregates."""
         self._waiting_bytes = 0
         self._merging = not isinstance(plan.windows, CustomWindows) or plan.windows.merging
         super().__init__(plan, *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[END].to_numpy() <= self._fired_until
-        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
+        sizes = self._sizes(batch, partial=partial)
+        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum())
         if late.any():
             batch = batch.filter(pa.array(~late))
         if batch.num_rows:
-            self._waiting.append(batch)
+            self._waiting[partial].append(batch)
             self._waiting_bytes += batch.nbytes
         if self._waiting_bytes > self._plan.options.write_buffer_bytes // 2:
             self._place()
@@ -42,11 +43,13 @@ class SessionInstance(ByKeyInstance):
 
     def _place(self) -> None:
         """Place the rows that wait, all at once, so that those of one session are combined before they are stored."""
-        if not self._waiting:
-            return
-        batch = pa.concat_batches(self._waiting)
-        self._waiting.clear()
+        for partial, waiting in self._waiting.items():
+            if waiting:
+                self._place_all(pa.concat_batches(waiting), partial=partial)
+                waiting.clear()
         self._waiting_bytes = 0
+
+    def _place_all(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
         ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
         index = self._store.index
@@ -59,7 +62,8 @@ class SessionInstance(ByKeyInstance):
         else:
             slots = index.place_exact(high, low, start, end, ett)
             self._observer.enters(batch, np.arange(batch.num_rows), start, end)
-        self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
+        every = np.arange(batch.num_rows)
+        self._append(self._stored_columns(batch, every, partial=partial), slots, partial=partial)
 
     def _due(self) -> int:
         return self._store.index.earliest()

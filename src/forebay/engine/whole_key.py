@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
@@ -17,12 +16,13 @@ class WholeKeyInstance(ByKeyInstance):
     """One window per key. It fires by the clock, which ``fire`` is given instead of the watermark."""
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
-        self._count(rows_in=batch.num_rows)
+        self._count(rows_in=self._sizes(batch, partial=partial).sum())
         slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         if self._observer is not None:
             nothing = np.zeros(batch.num_rows, np.int64)
             self._observer.enters(batch, np.arange(batch.num_rows), nothing, nothing)
-        self._append(pl.DataFrame(batch).select(self._plan.packed.names), slots)
+        every = np.arange(batch.num_rows)
+        self._append(self._stored_columns(batch, every, partial=partial), slots, partial=partial)
 
     def fire(self, now: int) -> Iterator[pa.RecordBatch]:
         assert isinstance(self._plan.windows, GlobalWindow)

@@ -150,7 +150,7 @@ class OperatorState:
     @property
     def in_event_time(self) -> bool:
         """Whether its windows fire at instants of event time."""
-        return layouts.kind_of(self.layout) not in ("count_window", "global_window")
+        return layouts.kind_of(self.layout) not in ("count_window", "global_window", "buffer")
 
     @property
     def counts_rows(self) -> bool:

@@ -231,7 +231,7 @@ class UnalignedStore:
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes each window has on disk."""
-        return kernels.stored(self.index.columns, slots) * self._row_bytes
+        return kernels.stored(self.index.columns, slots) * self.row_bytes
 
     @property
     def memory_bytes(self) -> int:
@@ -298,7 +298,7 @@ class UnalignedStore:
             nearest = np.argpartition(ett, count)[:count]
             candidates, ett = candidates[nearest], ett[nearest]
         candidates = candidates[np.argsort(ett)]
-        room = self._room() / max(1.0, self._row_bytes)
+        room = self._room() / max(1.0, self.row_bytes)
         fitting = np.searchsorted(np.cumsum(kernels.stored(self.index.columns, candidates)), room, side="right")
         return candidates[:fitting]
 
@@ -323,7 +323,8 @@ class UnalignedStore:
         return max(0, budget - self._prefetched.nbytes)
 
     @property
-    def _row_bytes(self) -> float:
+    def row_bytes(self) -> float:
+        """The mean size of a row on disk; 0 if there is none."""
         return self._log.bytes_of(self._extents) / max(1, self._log.rows_of(self._extents))
 
     def _fit_loaded(self) -> None:

@@ -164,6 +164,12 @@ def _unnamed(aggregate: Aggregate) -> Column:
         return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")
     if aggregate.function == "current":  # in Spark it needs no function
         return F.first(aggregate.arguments[0]).alias(_current(aggregate))
+    if aggregate.function == "approx_top_k":  # Spark has it in SQL alone
+        return F.call_function("approx_top_k", *map(_column, aggregate.arguments), *map(F.lit, aggregate.options.values()))
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **aggregate.options)
     return column
+
+
+def _column(argument: Column | str) -> Column:
+    return F.col(argument) if isinstance(argument, str) else argument

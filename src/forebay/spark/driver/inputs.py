@@ -35,6 +35,9 @@ _PLAIN = (
     T.DayTimeIntervalType,
 )
 _AS_DOUBLE = {"median", "percentile", "stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop"}
+_AS_DOUBLE |= {"approx_percentile", "kll_sketch_agg_double"}
+_HASHED = {"hll_sketch_agg", "count_min_sketch"}
+"""Functions that hash values as bytes, or as integers of 64 bits."""
 _ADDED_UP = {"sum", "avg", "mean"}
 _ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "all_max_by": 1}
 """Functions that compare values, and which of their arguments."""
@@ -86,10 +89,14 @@ class Inputs:
             columns = [column.cast("double") for column in columns]
         elif name in _ADDED_UP:
             columns = [_summand(columns[0], kinds[0], mean=name != "sum")]
+        elif name == "kll_sketch_agg_bigint" or (name in _HASHED and isinstance(kinds[0], T.IntegralType)):
+            columns = [columns[0].cast("long")]
         elif name == "approx_count_distinct":
             options |= self._hyperloglog(options["rsd"])
             hashed = F.xxhash64(columns[0].cast(kinds[0]))  # the hash of a number goes by its type: so does the name
             columns = [F.when(columns[0].isNotNull(), hashed)]
+        if name == "approx_percentile":
+            options["k"] = _size_of(options["accuracy"])
         names = tuple(self.add(column) for column in columns)
         schema = self._df.select(*columns).schema if columns else T.StructType()
         arrow = _arrow
@@ -178,6 +185,13 @@ def _nullable_within(kind: T.DataType) -> T.DataType:
 def _summand(column: Column, kind: T.DataType, *, mean: bool) -> Column:
     exact = isinstance(kind, T.DecimalType) or (isinstance(kind, T.IntegralType) and not mean)
     return column if exact else column.cast("double")
+
+
+def _size_of(accuracy: int) -> int:
+    """The size of a KLL sketch for an accuracy."""
+    from forebay.aggregates import kll  # imports polars, which a worker must not do early
+
+    return kll.k_of(accuracy)
 
 
 def _is_star(argument: Column | str) -> bool:

@@ -22,6 +22,7 @@ from forebay.windows import HIGH, LOW, TIME, Firing, Windows
 
 if TYPE_CHECKING:
     from forebay.aggregates.aggregation import Aggregation
+    from forebay.aggregates.processor import Processor
     from forebay.aggregates.user_defined import UserFunction
     from forebay.engine.window_join import WindowJoin
 
@@ -68,7 +69,7 @@ def planned(
     keys: Sequence[Key],
     times: Mapping[str, Column],
     packed: Sequence[Column],
-    aggregation: Aggregation | UserFunction | WindowJoin,
+    aggregation: Aggregation | UserFunction | WindowJoin | Processor,
     reads: Mapping[str, Mapping[str, str]],
     schema: T.StructType,
     choice: Choice,
@@ -92,7 +93,7 @@ def planned(
         Columns for pack alone, by name: the event time, and the end of a row's window where the row brings that.
     packed : sequence of Column
         What is packed and stored beside the keys: the inputs of the aggregates.
-    aggregation : Aggregation, UserFunction or WindowJoin
+    aggregation : Aggregation, UserFunction, WindowJoin or Processor
         What is computed.
     reads : mapping
         The columns that each aggregate reads, and their types, as the layout has them.

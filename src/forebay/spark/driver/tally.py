@@ -11,6 +11,10 @@ from collections.abc import Iterable, Mapping
 from forebay.spark.worker.vnodes import IDLE
 
 UNITS = {
+    "packedRows": "rows that came to the tasks before the shuffle",
+    "packedOut": "rows, or partial aggregates of them, that went from there to the operator",
+    "combinedRows": "rows of which partial aggregates were tried; the others were sent on, since combining did not pay",
+    "hottestKeyRows": "about how many rows were of the most frequent key of their chunk, by a sample",
     "rowsIn": "rows that reached the operator",
     "rowsLate": "rows dropped because all their windows had fired",
     "rowsPartlyLate": "rows that missed some of their sliding windows",
@@ -102,7 +106,7 @@ class Tally:
         return {
             vnode: max(0.0, sum(told.get(name, 0.0) for name in times) - told.get("uploadTimeMs", 0.0))
             for vnode, told in self.nodes.items()
-            if vnode != IDLE
+            if vnode > IDLE
         }
 
     def retire(self) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.spark.driver import listener, metrics, query, replicas
-from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
 from forebay.spark.worker import stages, startup
@@ -32,6 +32,19 @@ def run(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, 
     return remember((_stream if df.isStreaming else _batch)(df, bound, conf, conditions), df, bound)
 
 
+def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
+    """The results of a buffer that keeps nothing from one micro-batch to the next: no shuffle, and no state."""
+    read = [*bound.plan.packed.names]
+    results = df.select(*bound.projection).select(*read).mapInArrow(stages.buffer(startup.dumps(bound.plan)), bound.schema)
+    times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
+    placed = [f"c{place}" for place in range(len(bound.schema))]  # names may be repeated, or have dots in them
+    columns = [
+        F.col(name).alias(field.name, **({"metadata": times[field.name]} if field.name in times else {}))
+        for name, field in zip(placed, bound.schema.fields, strict=True)
+    ]
+    return results.toDF(*placed).select(*columns)
+
+
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
     plan = startup.dumps(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
@@ -39,17 +52,18 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
     listener.watch(df.sparkSession)
     columns = _leaves(bound.schema)
+    reporter = metrics.reporter(df.sparkSession)
     operator = WindowOperator(
         plan,
         bound.layout,
         place,
         output,
-        metrics.reporter(df.sparkSession),
+        reporter,
         columns=columns is not None,
         idle=bound.plan.idle_timeout is not None,
     )
     packed = df.select(*bound.projection).mapInArrow(
-        stages.packer(plan, place, bound.layout, streaming=True), f"{VNODE} int, {PAYLOAD} binary"
+        stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from forebay.engine.plan import WindowPlan
-from forebay.windows import CountWindows, GlobalWindow
+from forebay.windows import Buffered, CountWindows, GlobalWindow
 
 
 class Clock(Enum):
@@ -19,6 +19,8 @@ class Clock(Enum):
 def clock_of(plan: WindowPlan) -> Clock:
     """The clock that the windows of a plan follow."""
     if plan.idle_timeout is not None:
+        return Clock.WALL
+    if isinstance(plan.windows, Buffered):
         return Clock.WALL
     if isinstance(plan.windows, GlobalWindow):
         return Clock.WALL if plan.windows.every else Clock.NONE

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.emitted import as_blobs, as_columns
@@ -22,7 +22,7 @@ from forebay.spark.worker.stages import PAYLOAD
 from forebay.spark.worker.vnodes import IDLE
 from forebay.state.layout import Layout, Location, as_stored
 from forebay.store.disk import LOCAL, Disk, Together
-from forebay.windows import GlobalWindow
+from forebay.windows import Buffered, GlobalWindow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,7 +129,8 @@ class WindowOperator(StatefulProcessor):
             token = yield from self._work(running, vnode, location or running.new(vnode), some, fired_until, until)
         elif location is not None:
             self._report(running.batch, location.layout, IDLE, {})
-        following = _following(plan, clock, wall)
+        due = running.location(token).due if token and isinstance(plan.windows, Buffered) else None
+        following = _following(plan, clock, wall, due)
         if timer not in (None, expired, following):
             self._handle.deleteTimer(timer)
         if following not in (None, timer):
@@ -237,10 +238,12 @@ def _now(clock: Clock, timer_values: TimerValues) -> int | None:
     return int(timer_values.getCurrentWatermarkInMs()) or None  # Spark's watermark is 0 until there is one
 
 
-def _following(plan: WindowPlan, clock: Clock, now: int | None) -> int | None:
-    """When the operator has to run even if no row comes, in milliseconds."""
-    if clock is Clock.NONE:
+def _following(plan: WindowPlan, clock: Clock, now: int | None, due: int | None) -> int | None:
+    """When the operator has to run even if no row comes, in milliseconds; ``due`` as the instance says, if it knows."""
+    if clock is Clock.NONE or due == END_OF_TIME:
         return None
+    if due not in (None, NEVER):
+        return max((now or 0) + 1, -(-due // 1000))
     if isinstance(plan.windows, GlobalWindow) and plan.windows.every is not None and now is not None:
         every = -(-plan.windows.every // 1000)
         return (now // every + 1) * every

@@ -1,27 +1,24 @@
 """Pack: rows to blobs, on the map side of the shuffle.
 
 Rows are assigned to slices of aligned windows, or to bounds of their own, partitioned by virtual node, and written as one
-Arrow stream per virtual node, so that Spark shuffles a handful of blobs. Where aligned windows have aggregates with partial
-results and combining pays, a blob holds those instead.
+Arrow stream per virtual node, so that Spark shuffles a handful of blobs. Where aggregates have partial results and
+combining pays (`forebay.spark.worker.combining`), a blob holds those instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
-from forebay.engine.results import partial_batch
 from forebay.errors import InvalidArgument
-from forebay.patterns import Pattern
 from forebay.spark.worker.blobs import BlobWriter
+from forebay.spark.worker.combining import PAYS, combiner_of
 from forebay.store.aligned import SLICE
 from forebay.windows import (
     END,
@@ -40,14 +37,15 @@ from forebay.windows import (
 CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 """A chunk is complete when it has so many rows or bytes."""
 
-COMBINER_PAYS = 0.7
-"""Combining goes on while it leaves at most this share of the rows."""
+SAMPLE_ROWS = 1 << 12
+"""The most frequent key of a chunk is looked for in about so many rows of it."""
 
 TASK_BITS = 20
 """So many bits of a row's number in order of arrival say which task it came to."""
 
-_CELL = "cell"
 _MOST_CELLS = 1 << 62
+
+Codes = npt.NDArray[np.integer]
 
 
 def pack(
@@ -57,50 +55,78 @@ def pack(
     *,
     updating: bool = False,
     hashed: bool = False,
+    fired_until: int | None = None,
     task: int = 0,
+    packed: Packed | None = None,
 ) -> Iterator[tuple[int, bytes]]:
     """Blobs of a task's rows for virtual nodes, each with the id of its own. Rows without a time belong to no window.
 
     At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
     come beside the rows, for state that was begun when keys were identified by those. Where accesses to state are captured,
     rows are not combined, and have their number in order of arrival: that within the task, then that of the ``task``.
+    ``fired_until`` is as in `combiner_of`; what is done is counted in ``packed``.
     """
     writers = [BlobWriter() for _ in vnodes]
-    combine = plan.pattern is Pattern.RMW and isinstance(plan.windows, AlignedWindows) and plan.capture is None
-    combined = _carrying_hashes(plan) if combine and updating and hashed else plan
-    for chunk in _chunks(batches) if plan.capture is None else _numbered(_chunks(batches), task):
+    done = Packed() if packed is None else packed
+    combiner = combiner_of(plan, updating=updating, hashed=hashed, fired_until=fired_until)
+    for chunk in chunks(batches) if plan.capture is None else _numbered(chunks(batches), task):
         cells = Cells.of(chunk, plan, len(vnodes))
-        rows = _normalized(chunk, plan)
+        rows = normalized(chunk, plan)
         placed = updating or not isinstance(plan.windows, AlignedWindows)
         beside = _placed(chunk, plan, hashed=hashed) if placed else {}
         if plan.capture is not None:
             beside[ARRIVAL] = chunk[ARRIVAL]
         for name, values in beside.items():
             rows = rows.append_column(name, values)
-        if combine:
-            packed = partial_batch(combined, pl.DataFrame(rows.append_column(_CELL, pa.array(cells.codes))), (_CELL,))
-            codes = packed[_CELL].to_numpy()
-            packed = packed.drop_columns([_CELL])
-        else:
-            order = np.argsort(cells.codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
-            packed, codes = rows.take(pa.array(order)), cells.codes[order]
+        batch, codes = _arranged(rows, cells.codes) if combiner is None else combiner.combined(rows, cells.codes)
         if isinstance(plan.windows, AlignedWindows):
-            packed = packed.append_column(SLICE, pa.array(cells.slices(codes)))
+            batch = batch.append_column(SLICE, pa.array(cells.slices(codes)))
         cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
         for position in np.flatnonzero(cuts[1:] > cuts[:-1]):
             begin, end = int(cuts[position]), int(cuts[position + 1])
-            for blob in writers[position].write(packed.slice(begin, end - begin), partial=combine):
+            for blob in writers[position].write(batch.slice(begin, end - begin), partial=combiner is not None):
                 yield int(vnodes[position]), blob
-        combine = combine and packed.num_rows <= COMBINER_PAYS * chunk.num_rows
+        done.count(chunk, batch.num_rows, combined=combiner is not None)
+        if batch.num_rows > PAYS * chunk.num_rows:
+            combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
         for blob in writer.finish():
             yield int(vnode), blob
 
 
-def _carrying_hashes(plan: WindowPlan) -> WindowPlan:
-    """The plan with partial aggregates that also have the hashes of the key they are of."""
-    assert isinstance(plan.aggregation, Aggregation)
-    return replace(plan, aggregation=replace(plan.aggregation, carried=(HIGH, LOW)))
+def _arranged(rows: pa.RecordBatch, codes: Codes) -> tuple[pa.RecordBatch, Codes]:
+    """Rows in order of their cells, and those."""
+    order = np.argsort(codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
+    return rows.take(pa.array(order)), codes[order]
+
+
+@dataclass
+class Packed:
+    """What a task has packed.
+
+    Attributes
+    ----------
+    rows, out : int
+        Rows that came, and what went on: rows, or partial aggregates.
+    combined : int
+        Rows of which partial aggregates were made.
+    hottest : int
+        About how many rows were of the most frequent key of their chunk.
+    """
+
+    rows: int = 0
+    out: int = 0
+    combined: int = 0
+    hottest: int = 0
+
+    def count(self, chunk: pa.RecordBatch, out: int, *, combined: bool) -> None:
+        """Count a chunk. Its most frequent key is looked for in a sample."""
+        self.rows += chunk.num_rows
+        self.out += out
+        self.combined += chunk.num_rows if combined else 0
+        sample = chunk[HIGH].to_numpy()[:: max(1, chunk.num_rows // SAMPLE_ROWS)]
+        most = int(np.unique(sample, return_counts=True)[1].max())
+        self.hottest += round(most / len(sample) * chunk.num_rows)
 
 
 class Cells:
@@ -140,12 +166,12 @@ class Cells:
         return self._slices(codes.astype(np.int64) % self.span)
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches put together to chunks, rows without a time left out."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch[TIME].null_count:
+        if TIME in batch.schema.names and batch[TIME].null_count:
             batch = batch.filter(batch[TIME].is_valid())
         if batch.num_rows:
             waiting.append(batch)
@@ -167,7 +193,7 @@ def _numbered(chunks: Iterator[pa.RecordBatch], task: int) -> Iterator[pa.Record
         yield chunk.append_column(ARRIVAL, pa.array(numbers))
 
 
-def _normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
+def normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
     """The columns with the types of the plan, whatever the session's time zone and the source's nullability are.
 
     Float keys have one zero and one NaN, as Spark groups and shows them.

@@ -9,14 +9,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from forebay.engine.plan import END_OF_TIME, NEVER
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
-from forebay.state.layout import Layout, as_stored
+from forebay.spark.worker.vnodes import PACKING
+from forebay.state.layout import Layout, as_stored, layout_id
 from forebay.state.places import Place
-from forebay.windows import TIME
+from forebay.windows import TIME, SessionWindows
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+
+    from forebay.spark.worker.pack import Packed
 
 ArrowMap = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -24,8 +32,13 @@ VNODE, PAYLOAD = "vnode", "payload"
 """The columns of what pack gives: a virtual node, and a blob for it."""
 
 
-def packer(plan: bytes, place: Place, layout: Layout, *, streaming: bool) -> ArrowMap:
-    """Pack for an operator over a stream, or over a batch DataFrame, which has no state that lasts."""
+def packer(
+    plan: bytes, place: Place, layout: Layout, *, streaming: bool, reporter: Accumulator[Any] | None = None
+) -> ArrowMap:
+    """Pack for an operator over a stream, or over a batch DataFrame, which has no state that lasts.
+
+    The ``reporter`` is told what each task has packed.
+    """
 
     def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         updating = hashed = False
@@ -34,19 +47,60 @@ def packer(plan: bytes, place: Place, layout: Layout, *, streaming: bool) -> Arr
             updating = task.updating()
             hashed = task.hashed(as_stored(layout, updating=updating))
         loaded = startup.loads(plan)
-        from forebay.spark.worker.pack import pack
+        from forebay.spark.worker.pack import Packed, pack
         from forebay.spark.worker.vnodes import vnodes_of
 
         vnodes = vnodes_of(layout, task.state_partitions())
+        in_update_mode = updating
         updating = updating or loaded.firing is not None
+        fired_until = _fired_until(loaded, streaming=streaming)
+        done = Packed()
         # The operator runs for all virtual nodes in every micro-batch, whether rows come or not. With one state partition
         # Spark may leave the shuffle out; then the task of a pack can have any number.
         if task.is_first() or task.state_partitions() == 1:
             yield pa.record_batch([pa.array(vnodes), pa.nulls(len(vnodes), pa.binary())], [VNODE, PAYLOAD])
-        for vnode, blob in pack(batches, loaded, vnodes, updating=updating, hashed=hashed, task=task.number()):
+        modes: dict[str, Any] = {"updating": updating, "hashed": hashed, "fired_until": fired_until}
+        for vnode, blob in pack(batches, loaded, vnodes, **modes, task=task.number(), packed=done):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
+        if reporter is not None and done.rows:
+            _report(reporter, as_stored(layout, updating=in_update_mode), done)
 
     return pack_batches
+
+
+def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
+    """Up to which watermark (microseconds) windows have fired, or a later one; None if that is not known."""
+    if not streaming:
+        return NEVER
+    if not isinstance(plan.windows, SessionWindows):
+        return None  # nobody asks
+    batch = startup.local_property("streaming.sql.batchId")
+    try:
+        watermark = task.watermark(int(batch) - 1) if batch else None
+    except UnsupportedConfiguration:  # the offset log cannot be read
+        return None
+    return NEVER if watermark is None else watermark * 1000
+
+
+def _report(reporter: Accumulator[Any], layout: Layout, done: Packed) -> None:
+    """Tell the driver what a task has packed, as the work of a virtual node that there is not."""
+    operator = (task.directories(layout) or [layout_id(layout)])[0]
+    query, batch = startup.local_property("sql.streaming.queryId"), int(startup.local_property("streaming.sql.batchId") or 0)
+    told = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined, "hottestKeyRows": done.hottest}
+    reporter.add({(str(query), batch, operator, PACKING - task.number()): told})
+
+
+def buffer(plan: bytes) -> ArrowMap:
+    """A buffer of rows within a task of a micro-batch, which has no state."""
+
+    def buffered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loaded = startup.loads(plan)
+        from forebay.engine.buffer import passing
+        from forebay.spark.worker.pack import chunks, normalized
+
+        yield from passing((normalized(chunk, loaded) for chunk in chunks(batches)), loaded.aggregation)
+
+    return buffered
 
 
 def batch_operator(plan: bytes, place: Place, output: str) -> ArrowMap:

@@ -12,6 +12,9 @@ from forebay.state.layout import VNODES, Layout
 IDLE = -1
 """Stands for all virtual nodes of a task that had nothing to do, in what the task tells the driver."""
 
+PACKING = -2
+"""Stands for the first task of a pack in what it tells the driver; the numbers below it stand for the others."""
+
 _MASK = 0xFFFFFFFF
 
 

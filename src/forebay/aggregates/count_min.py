@@ -1,0 +1,86 @@
+"""Count-min sketches, cell for cell those of Spark's ``count_min_sketch``.
+
+A sketch is a table of counts. A value has one cell in each row of the table; the least of its counts is never too small. A
+state is the cells that have a count, as in `forebay.aggregates.frequent`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from forebay.aggregates.frequent import COUNT, ITEM
+from forebay.aggregates.murmur import buffers_of, murmur32
+
+_PRIME = (1 << 31) - 1
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table of a sketch, and the seed of its hashes.
+
+    Attributes
+    ----------
+    depth, width : int
+        Its rows and columns.
+    seed : int
+        The seed of the hashes of integers, of 32 bits.
+    """
+
+    depth: int
+    width: int
+    seed: int
+
+    @classmethod
+    def of(cls, eps: float, confidence: float, seed: int) -> Table:
+        """The table for an error of ``eps`` times the number of rows, which ``confidence`` of the values keep.
+
+        Examples
+        --------
+        >>> Table.of(0.01, 0.95, 7)
+        Table(depth=5, width=200, seed=7)
+        """
+        return cls(math.ceil(-math.log1p(-confidence) / math.log(2)), math.ceil(2.0 / eps), seed)
+
+    def cells(self, values: pl.Series) -> pl.Series:
+        """The cells of each value, numbered row by row, as a list."""
+        if values.dtype in (pl.String, pl.Binary):
+            data, bounds = buffers_of(values)
+            first, second = (np.empty(len(values), np.int32) for _ in range(2))
+            murmur32(data, bounds, np.zeros(len(values), np.int32), first)
+            murmur32(data, bounds, first, second)
+            sums = first[:, None] + np.arange(self.depth, dtype=np.int32) * second[:, None]  # wraps, as in Java
+            columns = np.abs(np.fmod(sums, np.int32(self.width)))
+        else:
+            hashed = values.cast(pl.Int64).to_numpy()[:, None] * self._factors
+            hashed = (hashed + (hashed >> 32)) & _PRIME
+            columns = hashed % self.width
+        found = columns.astype(np.int64) + np.arange(self.depth) * self.width
+        return pl.Series(values.name, found.astype(np.uint32), pl.Array(pl.UInt32, self.depth)).arr.to_list()
+
+    @property
+    def _factors(self) -> npt.NDArray[np.int64]:
+        """What ``java.util.Random(seed).nextInt(2147483647)`` gives, for each row."""
+        state = (self.seed ^ 0x5DEECE66D) & (1 << 48) - 1
+        found: list[int] = []
+        while len(found) < self.depth:
+            state = (state * 0x5DEECE66D + 0xB) & (1 << 48) - 1
+            drawn = state >> 17
+            if drawn < _PRIME:
+                found.append(drawn)
+        return np.array(found, np.int64)
+
+    def serialized(self, sketches: pl.Series, totals: pl.Series) -> list[bytes]:
+        """Sketches in Spark's format, given how many values each has seen."""
+        head = np.array([self.depth, self.width], ">i4").tobytes() + self._factors.astype(">i8").tobytes()
+        found = []
+        for cells, total in zip(sketches, totals, strict=True):
+            table = np.zeros(self.depth * self.width, ">i8")
+            table[cells.struct.field(ITEM).to_numpy()] = cells.struct.field(COUNT).to_numpy()
+            found.append(np.array([_VERSION], ">i4").tobytes() + np.array([total], ">i8").tobytes() + head + table.tobytes())
+        return found

@@ -1,0 +1,98 @@
+"""What ``fb.buffer`` does with the rows of keys that go on together: nothing, or what a user's function makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.user_defined import library_of, name_of, returned, table_of
+from forebay.errors import ForebayError, ProcessorFailed
+
+RUN, POSITION = "run", "position"
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A function of the rows of several keys, bound to the columns that it is given.
+
+    Attributes
+    ----------
+    function : callable or None
+        ``function(rows)``; None for rows that go on as they are.
+    keys : tuple of str
+        The columns of a packed batch that are keys.
+    columns : tuple of pairs of str
+        The columns of a packed batch that the function sees, and the names it sees them under.
+    schema : pyarrow.Schema
+        The columns that it returns.
+    rows, size : int
+        So many rows and about so many bytes of a key go on together at most.
+
+    Examples
+    --------
+    >>> def total(rows: pl.DataFrame) -> pl.DataFrame:
+    ...     return rows.group_by("user", maintain_order=True).agg(pl.col("price").sum())
+    >>> schema = pa.schema([("user", pa.string()), ("price", pa.int64())])
+    >>> processor = Processor(total, ("k0",), (("k0", "user"), ("a0", "price")), schema, rows=2, size=1 << 20)
+    >>> rows = pl.DataFrame({"k0": ["ann", "bob", "ann", "ann"], "a0": [1, 2, 3, 4]})
+    >>> [batch.to_pydict() for batch in processor.results(rows, ["k0"])]
+    [{'user': ['ann', 'bob'], 'price': [4, 2]}, {'user': ['ann'], 'price': [4]}]
+    """
+
+    function: Callable[[Any], Any] | None
+    keys: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    schema: pa.Schema
+    rows: int
+    size: int
+    library: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        library = "polars" if self.function is None else library_of(self.function, ("rows",), "fb.buffer")
+        object.__setattr__(self, "library", library)
+
+    def results(self, rows: pl.DataFrame, by: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """What becomes of rows. ``by`` are columns that are equal for the rows of a key alone.
+
+        The rows of a key are together, in the order in which they are given.
+        """
+        if not rows.height:
+            return
+        numbered = rows.with_row_index(POSITION).with_columns(pl.col(POSITION).first().over(by))
+        together = numbered.sort(POSITION, maintain_order=True)
+        most = min(self.rows, max(1, int(self.size * rows.height / max(1, rows.estimated_size()))))
+        runs = together.with_columns((pl.int_range(pl.len()).over(POSITION) // most).alias(RUN))
+        for number in range(runs.select(pl.col(RUN).max()).item() + 1):
+            for batch in self._result(runs.filter(pl.col(RUN) == number)).to_batches():
+                if batch.num_rows:
+                    yield batch
+
+    def _result(self, rows: pl.DataFrame) -> pa.Table:
+        shown = [pl.col(column).alias(name) for column, name in self.columns]
+        if self.function is None:
+            return returned(rows.select(shown), self.schema, "fb.buffer", "fb.buffer")
+        try:
+            value = self.function(table_of(rows.select(shown), self.library))
+        except Exception as error:
+            raise self._failure(rows, shown, error) from error
+        return returned(value, self.schema, name_of(self.function), "fb.buffer", exactly=True)
+
+    def _failure(self, rows: pl.DataFrame, shown: list[pl.Expr], error: Exception) -> ForebayError:
+        """Says for which key the function fails, which is found by calling it for one key after the other."""
+        assert self.function is not None
+        whose = f"rows of {rows[POSITION].n_unique()} keys together, and for none of them alone"
+        for group in rows.partition_by(POSITION, maintain_order=True):
+            try:
+                self.function(table_of(group.select(shown), self.library))
+            except Exception as alone:
+                error = alone
+                whose = f"the {group.height} rows of the key {group.select(self.keys).row(0)!r}"
+                break
+        return ProcessorFailed(
+            f"the processor {name_of(self.function)} of fb.buffer raised {type(error).__name__} for {whose}: {error}. "
+            "Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
+        )

@@ -1,0 +1,153 @@
+"""Sketches as incremental aggregates: partial ones travel and are merged; a result is what Spark's functions read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll
+from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.count_min import Table
+from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+
+_COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
+
+
+def _name(aggregate: BoundAggregate, what: str) -> str:
+    return f"{aggregate.inputs[0]}.{what}"
+
+
+def _values(aggregate: BoundAggregate) -> pl.Expr:
+    return pl.col(aggregate.inputs[0]).drop_nulls()
+
+
+def _joined(lists: pl.Expr) -> pl.Expr:
+    """The elements of all lists of a group."""
+    return lists.list.explode(empty_as_null=False, keep_nulls=False)
+
+
+def _of_all(items: pl.Expr, function: Callable[[pl.Series], pl.Series], dtype: pl.DataType) -> pl.Expr:
+    """A function of the items of each group, called once for many groups."""
+    return items.implode().map_batches(function, dtype, is_elementwise=True, returns_scalar=True)
+
+
+# KLL -------------------------------------------------------------------------------------------------------------------
+
+
+def _kll(aggregate: BoundAggregate) -> Parts:
+    """The sketch, and the least and largest value, which it may have lost. NaN is no value, as in DataSketches."""
+    k = aggregate.options["k"]
+    floating = pa.types.is_floating(aggregate.input_types[0])
+    values = _values(aggregate).filter(_values(aggregate).is_not_nan()) if floating else _values(aggregate)
+    dtype = pl.List(pl.Struct({kll.VALUE: pl.Float64() if floating else pl.Int64(), kll.LEVEL: pl.UInt8()}))
+    compress = partial(kll.compress, k=k)
+    items = pl.struct(values.alias(kll.VALUE), pl.lit(0, pl.UInt8).alias(kll.LEVEL))
+    return {
+        _name(aggregate, f"kll{k}"): Part(
+            _of_all(items, compress, dtype), lambda part: _of_all(_joined(part), compress, dtype)
+        ),
+        _name(aggregate, "kll_least"): Part(values.min(), pl.Expr.min),
+        _name(aggregate, "kll_most"): Part(values.max(), pl.Expr.max),
+    }
+
+
+def _kll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    k = aggregate.options["k"]
+    sketches, least, most = (partials[_name(aggregate, what)] for what in (f"kll{k}", "kll_least", "kll_most"))
+    return pa.array(kll.serialized(sketches, least, most, k), aggregate.result)
+
+
+def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    sketches = partials[_name(aggregate, f"kll{aggregate.options['k']}")]
+    least, most = (partials[_name(aggregate, what)].to_numpy() for what in ("kll_least", "kll_most"))
+    ranks = aggregate.options["percentage"]
+    several = [ranks] if isinstance(ranks, int | float) else ranks
+    found = kll.quantiles(sketches, [float(rank) for rank in several])
+    for place, rank in enumerate(several):
+        if rank in (0, 1):
+            found[:, place] = most if rank else least
+    empty = (sketches.list.len() == 0).to_numpy()
+    if isinstance(ranks, int | float):
+        return pa.array(found[:, 0], mask=empty).cast(aggregate.result, safe=False)
+    offsets = np.concatenate([[0], np.cumsum(np.where(empty, 0, len(several)))]).astype(np.int32)
+    flat = pa.array(found[~empty].ravel()).cast(aggregate.result.value_type, safe=False)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=pa.array(empty)).cast(aggregate.result)
+
+
+# HyperLogLog of DataSketches -------------------------------------------------------------------------------------------
+
+
+def _hll_name(aggregate: BoundAggregate) -> str:
+    return _name(aggregate, f"coupons{aggregate.options['lgConfigK']}")
+
+
+def _hll(aggregate: BoundAggregate) -> Parts:
+    codes = partial(hll_sketch.codes, lg_k=aggregate.options["lgConfigK"])
+    coded = _values(aggregate).map_batches(codes, pl.UInt32)
+    return {_hll_name(aggregate): Part(hyperloglog.highest(coded), lambda part: hyperloglog.highest(_joined(part)))}
+
+
+def _hll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    return pa.array(hll_sketch.serialized(partials[_hll_name(aggregate)], aggregate.options["lgConfigK"]), aggregate.result)
+
+
+# the most frequent values ----------------------------------------------------------------------------------------------
+
+
+def _top_name(aggregate: BoundAggregate) -> str:
+    return _name(aggregate, f"top{aggregate.options['maxItemsTracked']}")
+
+
+def _top(aggregate: BoundAggregate) -> Parts:
+    kept = partial(frequent.merged, most=aggregate.options["maxItemsTracked"])
+    item = pl.Series(pa.nulls(0, aggregate.input_types[0]))
+    dtype = pl.List(pl.Struct({frequent.ITEM: item.dtype, frequent.COUNT: pl.Int64}))
+    counts = frequent.counts(pl.col(aggregate.inputs[0]))
+    return {_top_name(aggregate): Part(_of_all(counts, kept, dtype), lambda part: _of_all(_joined(part), kept, dtype))}
+
+
+def _top_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    return to_arrow(partials[_top_name(aggregate)].list.head(aggregate.options["k"]), aggregate.result)
+
+
+# count-min -------------------------------------------------------------------------------------------------------------
+
+
+def _table(aggregate: BoundAggregate) -> Table:
+    return Table.of(*(aggregate.options[name] for name in ("eps", "confidence", "seed")))
+
+
+def _cells_name(aggregate: BoundAggregate) -> str:
+    table = _table(aggregate)
+    return _name(aggregate, f"cells{table.depth}x{table.width}s{table.seed}")
+
+
+def _cells(aggregate: BoundAggregate) -> Parts:
+    cells = _values(aggregate).map_batches(_table(aggregate).cells, pl.List(pl.UInt32))
+    return {
+        _cells_name(aggregate): Part(
+            frequent.counts(_joined(cells)), lambda part: _of_all(_joined(part), frequent.merged, _COUNTED)
+        ),
+        _name(aggregate, "count"): Part(pl.col(aggregate.inputs[0]).count().cast(pl.Int64), pl.Expr.sum),
+    }
+
+
+def _cells_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    columns = partials[_cells_name(aggregate)], partials[_name(aggregate, "count")]
+    return pa.array(_table(aggregate).serialized(*columns), aggregate.result)
+
+
+_kll_sketch = Function(_kll, _kll_result)
+
+FUNCTIONS = {
+    "kll_sketch_agg_double": _kll_sketch,
+    "kll_sketch_agg_bigint": _kll_sketch,
+    "approx_percentile": Function(_kll, _percentile_result),
+    "hll_sketch_agg": Function(_hll, _hll_result),
+    "approx_top_k": Function(_top, _top_result),
+    "count_min_sketch": Function(_cells, _cells_result),
+}

@@ -1,0 +1,66 @@
+"""Buffers: the rows of a key wait for each other, and go on together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.processor import Processor
+from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.plan import NEVER, WindowPlan
+from forebay.store.unaligned import SLOT
+from forebay.windows import HIGH, LOW, Buffered
+
+
+class BufferInstance(ByKeyInstance):
+    """One window per key, numbered by its rows. Its estimated trigger time is when its rows may go on.
+
+    A key that has gone on stays known for the interval, without rows, so that what comes next waits; and is then forgotten.
+    """
+
+    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+        assert isinstance(plan.windows, Buffered)
+        assert isinstance(plan.aggregation, Processor)
+        self._buffered, self._processor = plan.windows, plan.aggregation
+        self._row_bytes = 0.0
+        super().__init__(plan, *place)
+
+    def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
+        self._count(rows_in=batch.num_rows)
+        slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        self._store.index.schedule(slots[numbers == 0], NEVER)  # keys that have been quiet do not wait
+        rows = batch.select(self._plan.packed.names)
+        self._row_bytes = max(self._row_bytes, rows.nbytes / max(1, rows.num_rows))
+        self._append(pl.DataFrame(rows), slots)
+
+    def _due(self) -> int:
+        return self._due_by_estimate()
+
+    def fire(self, now: int) -> Iterator[pa.RecordBatch]:
+        index = self._store.index
+        live = index.live()
+        start, end = index.bounds(live)
+        waiting = end - start
+        due = index.estimates(live) <= now
+        row_bytes = max(self._row_bytes, self._store.row_bytes)
+        full = (waiting >= self._buffered.rows) | (waiting * row_bytes >= self._buffered.size)
+        going = live[(waiting > 0) & (due | full)]
+        for slots in self._fitting(going) if len(going) else ():
+            for batch in self._processor.results(self._store.get(slots), [SLOT]):
+                self._count(rows_out=batch.num_rows)
+                yield batch
+            index.restart(slots)
+            self._store.renew(slots)
+            index.schedule(slots, now + self._buffered.interval)
+        self._count(windows_fired=len(going))
+        self._store.remove(live[(waiting == 0) & due])
+        self._fired_until = max(self._fired_until, now)
+
+
+def passing(batches: Iterator[pa.RecordBatch], processor: Processor) -> Iterator[pa.RecordBatch]:
+    """What becomes of rows that wait for each other within record batches alone, so that nothing is kept."""
+    for batch in batches:
+        yield from processor.results(pl.DataFrame(batch), processor.keys)

@@ -1,0 +1,161 @@
+"""``fb.buffer``: rows of a key that go on together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.errors import InvalidArgument
+from forebay.patterns import Choice, Pattern
+from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
+from forebay.spark.driver.conf import Conf, ready, require_classic
+from forebay.spark.driver.inputs import Inputs, require_supported
+from forebay.spark.driver.planner import Key, Windowing, planned
+from forebay.spark.driver.vehicle import run, run_within_tasks
+from forebay.spark.driver.windows import Duration, microseconds, quoted, seconds, text_of
+from forebay.windows import TIME, Buffered
+
+if TYPE_CHECKING:
+    from forebay.aggregates.processor import Processor
+
+
+def buffer(
+    df: DataFrame,
+    *keys: Column | str,
+    interval: Duration | None = None,
+    maxRows: int = 100_000,
+    maxBytes: int = 16 << 20,
+    processor: Callable[[Any], Any] | None = None,
+    schema: T.StructType | str | None = None,
+) -> DataFrame:
+    """Have rows of a key go on together, reduced by a function, so that a stateful operator after it has fewer rows to take.
+
+    Without an interval rows wait for each other within a task of a micro-batch alone. That needs no shuffle and no state,
+    and no row waits beyond its micro-batch. With an interval, what is beyond a micro-batch is state like any other: a key's
+    rows go on at most once in an interval of wall time, all that came meanwhile together. A row that comes when none of its
+    key have gone on for that long goes on at once, so that nothing waits while traffic is low. And rows go on when there
+    are ``maxRows`` of their key, or ``maxBytes``.
+
+    The order of a key's rows is kept. Restarts and another number of state partitions neither lose nor repeat a row.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A stream, or a batch DataFrame, of which all rows go on at its end.
+    *keys : Column or str
+        Key columns or expressions. NULL is a key like any other.
+    interval : str or timedelta, optional
+        How long rows wait at most, for example ``"10 seconds"``. Spark then runs micro-batches all the time, data or not,
+        so ``trigger(availableNow=True)`` does not end by itself. Give the watermark after the buffer, with a delay that is
+        longer than the interval.
+    maxRows, maxBytes : int
+        So many rows and about so many bytes of a key, by the mean size of a row, go on together at most.
+    processor : callable, optional
+        ``processor(rows)``. ``rows`` has all columns of the DataFrame, as the type that the parameter is annotated with:
+        ``polars.DataFrame`` (also without annotation), ``pandas.DataFrame`` or ``pyarrow.Table``. It has the rows of many
+        keys, those of one key next to each other in the order in which they came. So it groups by the key itself, as a
+        function of a whole table is much faster than a call for each key. It returns rows as any of the three. Without
+        a processor rows go on as they are.
+    schema : StructType or str, optional
+        The columns that the processor returns; those of the DataFrame unless given.
+
+    Returns
+    -------
+    DataFrame
+        What the processor returns.
+
+    Raises
+    ------
+    ForebayError
+        Whatever could not run, with what to change. If the processor raises an error, the query stops with
+        `ProcessorFailed`, which names the processor and the key; no row is lost.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> import polars as pl
+    >>> views = spark.createDataFrame([("a", 1), ("b", 5), ("a", 2)], "tweet string, seconds int").coalesce(1)
+    >>> def totals(rows: pl.DataFrame) -> pl.DataFrame:
+    ...     return rows.group_by("tweet", maintain_order=True).agg(pl.len().alias("views"), pl.col("seconds").sum())
+    >>> reduced = fb.buffer(views, "tweet", processor=totals, schema="tweet string, views long, seconds long")
+    >>> reduced.orderBy("tweet").show()
+    +-----+-----+-------+
+    |tweet|views|seconds|
+    +-----+-----+-------+
+    |    a|    2|      3|
+    |    b|    1|      5|
+    +-----+-----+-------+
+    <BLANKLINE>
+    """
+    require_classic("buffer()", df)
+    if not keys:
+        raise InvalidArgument("buffer() needs at least one key: it says which rows go on together, in their order")
+    for name, bound in (("maxRows", maxRows), ("maxBytes", maxBytes)):
+        if not isinstance(bound, int) or bound < 1:
+            raise InvalidArgument(f"buffer() got {name}={bound!r}; a bound is a positive integer")
+    if processor is None and schema is not None:
+        raise InvalidArgument("buffer() got a schema without a processor; without one, rows keep their columns")
+    require_columns(df, keys)
+    conf = ready(df)
+    fields = T.StructType(_fields(schema)) if schema is not None else df.schema
+    for field in fields:
+        require_supported(field.dataType, f"the column {field.name} that leaves the buffer")
+    wait = None if interval is None else microseconds(df.sparkSession, "interval", interval)
+    if wait is not None and wait <= 0:
+        raise InvalidArgument(f"interval {interval!r} is not positive; leave it out for a buffer within each micro-batch")
+    return _bound(df, conf, keys, wait, maxRows, maxBytes, processor, fields)
+
+
+def _bound(
+    df: DataFrame,
+    conf: Conf,
+    keys: tuple[Column | str, ...],
+    wait: int | None,
+    rows: int,
+    size: int,
+    function: Callable[[Any], Any] | None,
+    fields: T.StructType,
+) -> DataFrame:
+    from forebay.aggregates.processor import Processor  # imports polars, which a worker must not do early
+
+    columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    inputs = Inputs(df)
+    with analysis():
+        kinds = [field.dataType for field in df.select(*columns).schema.fields]
+        shown = tuple((inputs.add(F.col(quoted(name))), name) for name in df.columns)
+    for key, kind in zip(keys, kinds, strict=True):
+        require_supported(kind, f"the key {text_of(key)}")
+    names = tuple(f"k{place}" for place in range(len(keys)))
+    processor = Processor(function, names, shown, arrow_schema(fields), rows, size)
+    bound = planned(
+        df,
+        conf,
+        Windowing(Buffered(wait or 0, rows, size), "buffer", "buffer"),
+        [Key(text_of(key), column, kind) for key, column, kind in zip(keys, columns, kinds, strict=True)],
+        {TIME: F.timestamp_micros(F.lit(0))},
+        inputs.columns,
+        processor,
+        {"rows": dict(inputs.types)},
+        fields,
+        Choice(Pattern.AUR, _reason(wait, processor)),
+    )
+    return run_within_tasks(df, bound) if wait is None else run(df, bound, conf)
+
+
+def _reason(wait: int | None, processor: Processor) -> str:
+    return f"rows of a key wait for at most {seconds(wait or 0)}, {processor.rows} rows or {processor.size} bytes"
+
+
+def _fields(schema: T.StructType | str) -> list[T.StructField]:
+    try:
+        found = schema if isinstance(schema, T.StructType) else T.DataType.fromDDL(schema)
+    except PySparkException as error:
+        raise InvalidArgument(f"buffer() got the schema {schema!r}, which Spark cannot parse") from error
+    if not isinstance(found, T.StructType):
+        raise InvalidArgument(f"buffer() got the schema {schema!r}; name its columns, as in 'tweet string, views long'")
+    return list(found.fields)

@@ -1,0 +1,98 @@
+"""The combiner: partial aggregates of the rows of a chunk, made before the shuffle where that leaves fewer of them.
+
+It is a buffer before the operator for incremental aggregates. What can be combined are rows that have all their windows in
+common: those of a key and slice, those of a key whose window is the key, and rows of a key whose sessions overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.engine.plan import WindowPlan
+from forebay.engine.results import partial_batch
+from forebay.patterns import Pattern
+from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
+
+PAYS = 0.7
+"""Combining goes on while it leaves at most this share of the rows."""
+
+_CELL, _SESSION = "cell", "session"
+_BY_ARRIVAL = frozenset({"first", "last"})
+"""Functions that go by the order of rows, which those of a session lose when some are combined."""
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """Makes partial aggregates of rows that are in the same cell and of the same key.
+
+    Attributes
+    ----------
+    plan : WindowPlan
+        The operator, with what partial aggregates carry beside what is aggregated.
+    fired_until : int or None
+        Of sessions: rows whose own windows end by then (microseconds) may be late, and are not combined. None where rows
+        are combined whatever their windows are.
+    """
+
+    plan: WindowPlan
+    fired_until: int | None = None
+
+    def combined(
+        self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
+        """Partial aggregates in order of their cells, and those."""
+        frame = pl.DataFrame(rows.append_column(_CELL, pa.array(cells)))
+        by: tuple[str, ...] = (_CELL,)
+        if self.fired_until is not None:
+            frame, by = self._in_sessions(frame), (_CELL, _SESSION)
+        packed = partial_batch(self.plan, frame, by)
+        return packed.drop_columns(list(by)), packed[_CELL].to_numpy()
+
+    def _in_sessions(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows with the number of a session that they share with others of their key, and with its bounds.
+
+        Those of a key that overlap are in one session, whatever else comes for it. A row that may be late is judged alone.
+        """
+        keys = [pl.col(key) for key in self.plan.keys] or [pl.lit(0)]
+        numbered = rows.with_row_index("place")
+        alone = pl.col(END) <= self.fired_until
+        open_ = numbered.filter(~alone).sort(START, maintain_order=True)
+        reached = pl.col(END).cum_max().shift(1).over(keys)
+        session = (pl.col(START) >= reached).fill_null(value=False).cast(pl.Int64).cum_sum().over(keys)
+        open_ = open_.with_columns(session.alias(_SESSION))
+        single = numbered.filter(alone).with_columns((-1 - pl.col("place").cast(pl.Int64)).alias(_SESSION))
+        placed = pl.concat([open_, single]).sort("place")
+        by = [*keys, pl.col(_SESSION)]
+        return placed.with_columns(pl.col(START).min().over(by), pl.col(END).max().over(by))
+
+
+def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: int | None) -> Combiner | None:
+    """What combines the rows of an operator; None if they cannot be, or must not be.
+
+    ``fired_until`` is the watermark (microseconds) up to which windows have fired, or a later one; None if it is not known.
+    With ``hashed`` Spark's hashes of keys come along, which of unaligned windows only rows can carry.
+    """
+    if plan.pattern is not Pattern.RMW or plan.capture is not None:
+        return None
+    assert isinstance(plan.aggregation, Aggregation)
+    if isinstance(plan.windows, AlignedWindows):
+        return Combiner(_carrying(plan, HIGH, LOW) if updating and hashed else plan)
+    if hashed or plan.firing is not None:
+        return None
+    if isinstance(plan.windows, GlobalWindow):
+        return Combiner(plan)
+    by_arrival = any(aggregate.function in _BY_ARRIVAL for aggregate in plan.aggregation.aggregates)
+    sessions = isinstance(plan.windows, SessionWindows) and plan.idle_timeout is None and not by_arrival
+    return Combiner(_carrying(plan, START, END), fired_until) if sessions and fired_until is not None else None
+
+
+def _carrying(plan: WindowPlan, *columns: str) -> WindowPlan:
+    """The plan with partial aggregates that also have some columns that are equal in all of their rows."""
+    assert isinstance(plan.aggregation, Aggregation)
+    return replace(plan, aggregation=replace(plan.aggregation, carried=columns))

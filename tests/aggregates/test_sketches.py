@@ -1,0 +1,137 @@
+"""Sketches merged in any grouping keep their bounds; that Spark reads them is shown in tests/spark."""
+
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import forebay as fb
+from forebay.aggregates import frequent, kll
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.errors import InvalidArgument
+
+
+def merged_in_parts(bound, rows, parts):
+    """The merged partial aggregates of rows that were cut into parts, and merged a few at a time."""
+    aggregation = Aggregation(("k",), (bound,))
+    size = -(-len(rows) // parts)
+    partials = [aggregation.partial(rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+    while len(partials) > 1:
+        partials = [aggregation.merge(pl.concat(partials[place : place + 3])) for place in range(0, len(partials), 3)]
+    return aggregation, partials[0]
+
+
+def bound(function, kind, result, **options):
+    return BoundAggregate("r", function, ("x",), (kind,), result, options)
+
+
+def rank_errors(values, found, ranks):
+    """By how much the ranks of quantiles are wrong; of equal values the nearest rank counts."""
+    ordered = np.sort(values)
+    low, high = (np.searchsorted(ordered, found, side) / len(ordered) for side in ("left", "right"))
+    return np.maximum(0, np.maximum(low - ranks, ranks - high))
+
+
+@pytest.mark.parametrize("parts", [1, 4, 60])
+@pytest.mark.parametrize("k", [32, 200])
+@pytest.mark.parametrize("shape", ["normal", "sorted", "few values"])
+def test_quantiles_are_within_the_bound_of_the_sketch(parts, k, shape):
+    rng = np.random.default_rng(5)
+    values = {
+        "normal": rng.normal(size=60_000),
+        "sorted": np.arange(60_000.0),
+        "few values": rng.integers(0, 5, 60_000) * 1.0,
+    }
+    keys = np.arange(60_000) % 3
+    frame = pl.DataFrame({"k": keys, "x": values[shape]})
+    ranks = [0.01, 0.25, 0.5, 0.75, 0.99]
+    percentile = bound("approx_percentile", pa.float64(), pa.list_(pa.float64()), k=k, percentage=ranks)
+    aggregation, partials = merged_in_parts(percentile, frame, parts)
+    assert partials.filter(pl.col(f"x.kll{k}").list.len() > 4 * k).is_empty()  # a sketch is small
+    found = np.array(aggregation.finish(partials)[0].to_pylist())
+    for key, quantiles in zip(partials["k"].to_list(), found, strict=True):
+        assert rank_errors(values[shape][keys == key], quantiles, np.array(ranks)).max() <= 2 * kll.rank_error(k)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=32) | st.none(), min_size=1, max_size=80))
+def test_quantiles_of_few_values_are_exact_and_nan_is_no_value(values):
+    frame = pl.DataFrame({"k": [1] * len(values), "x": values}, schema={"k": pl.Int64, "x": pl.Float64})
+    ranks = [0.0, 0.3, 0.5, 1.0]
+    percentile = bound("approx_percentile", pa.float64(), pa.list_(pa.float64()), k=200, percentage=ranks)
+    aggregation, partials = merged_in_parts(percentile, frame, 7)
+    ordered = sorted(value for value in values if value is not None and value == value)
+    expected = [ordered[max(1, int(np.ceil(rank * len(ordered)))) - 1] for rank in ranks] if ordered else None
+    assert aggregation.finish(partials)[0].to_pylist() == [expected]
+
+
+def test_a_sketch_stands_for_as_many_values_as_there_were():
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame({"k": rng.integers(0, 4, 20_000), "x": rng.integers(-(2**62), 2**62, 20_000)})
+    _, partials = merged_in_parts(bound("kll_sketch_agg_bigint", pa.int64(), pa.binary(), k=64), frame, 9)
+    weights = partials["x.kll64"].explode().struct.field(kll.LEVEL).cast(pl.Int64)
+    total = partials.select(pl.col("x.kll64").list.eval(2 ** pl.element().struct.field("level").cast(pl.Int64)).list.sum())
+    assert weights.max() > 3
+    assert dict(zip(partials["k"], total["x.kll64"], strict=True)) == Counter(frame["k"])
+
+
+@pytest.mark.parametrize(
+    "of_longs",
+    [
+        bound("kll_sketch_agg_bigint", pa.int64(), pa.binary(), k=16),
+        bound(
+            "approx_top_k", pa.int64(), pa.list_(pa.struct([("i", pa.int64()), ("n", pa.int64())])), k=3, maxItemsTracked=8
+        ),
+        bound("hll_sketch_agg", pa.int64(), pa.binary(), lgConfigK=8),
+        bound("count_min_sketch", pa.int64(), pa.binary(), eps=0.1, confidence=0.9, seed=1),
+    ],
+    ids=lambda aggregate: aggregate.function,
+)
+def test_a_task_that_runs_again_makes_the_same_bytes(of_longs):
+    frame = pl.DataFrame({"k": np.arange(5000) % 7, "x": np.random.default_rng(2).integers(0, 300, 5000)})
+    found = [merged_in_parts(of_longs, frame, 6) for _ in range(3)]
+    states = [partials.to_dicts() for _, partials in found]
+    assert states[0] == states[1] == states[2]
+    assert len({tuple(map(str, aggregation.finish(partials)[0].to_pylist())) for aggregation, partials in found}) == 1
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=300), st.integers(1, 10), st.integers(1, 9))
+def test_counts_of_frequent_values_are_never_too_large_and_too_small_by_the_bound(values, most, parts):
+    counted = pa.list_(pa.struct([("item", pa.int64()), ("count", pa.int64())]))
+    top = bound("approx_top_k", pa.int64(), counted, k=most, maxItemsTracked=most)
+    aggregation, partials = merged_in_parts(top, pl.DataFrame({"k": [0] * len(values), "x": values}), parts)
+    found = {entry["item"]: entry["count"] for entry in aggregation.finish(partials)[0].to_pylist()[0]}
+    assert len(found) <= most
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    for value, count in Counter(values).items():
+        assert count - len(values) / (most + 1) <= found.get(value, 0) <= count
+
+
+def test_values_of_any_kind_are_counted_with_null_and_nan():
+    values = pl.DataFrame({"x": [None, float("nan"), 1.5, None, float("nan"), None]})
+    (counts,) = frequent.merged(values.select(frequent.counts(pl.col("x")).implode()).to_series(), 3).to_list()
+    assert [(str(entry["item"]), entry["count"]) for entry in counts] == [("None", 3), ("nan", 2), ("1.5", 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: fb.kll_sketch_agg_double("x", k=7), "k=7"),
+        (lambda: fb.kll_sketch_agg_bigint("x", k=70_000), "k=70000"),
+        (lambda: fb.hll_sketch_agg("x", 22), "lgConfigK=22"),
+        (lambda: fb.approx_percentile("x", 1.5), "1.5"),
+        (lambda: fb.approx_percentile("x", []), r"\[\]"),
+        (lambda: fb.approx_percentile("x", 0.5, accuracy=0), "accuracy=0"),
+        (lambda: fb.approx_top_k("x", 0), "k=0"),
+        (lambda: fb.approx_top_k("x", 5, maxItemsTracked=4), "maxItemsTracked=4"),
+        (lambda: fb.count_min_sketch("x", 0.0, 0.9), "eps=0.0"),
+        (lambda: fb.count_min_sketch("x", 0.1, 1.0), "confidence=1.0"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(make, named):
+    with pytest.raises(InvalidArgument, match=named):
+        make()

@@ -1,0 +1,218 @@
+"""Buffers against a plain model: rows of a key in order, bounds, nothing lost when every micro-batch opens them again."""
+
+import random
+from dataclasses import dataclass, field
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.aggregates.processor import Processor
+from forebay.engine.buffer import passing
+from forebay.engine.open import open_instance
+from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.errors import InvalidArgument, ProcessorFailed
+from forebay.patterns import Pattern
+from forebay.store import open_stores
+from forebay.store.options import Options
+from forebay.windows import HIGH, LOW, Buffered
+
+PACKED = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
+SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
+COLUMNS = (("k0", "key"), ("a0", "value"))
+INTERVAL = 100
+
+
+def plan(function=None, rows=1000, size=1 << 30, interval=INTERVAL, options=None):
+    processor = Processor(function, ("k0",), COLUMNS, SCHEMA, rows, size)
+    return WindowPlan(
+        Buffered(interval, rows, size), PACKED, ("k0",), processor, Pattern.AUR, SCHEMA, options or Options()
+    )  # fmt: skip
+
+
+def batch_of(rows):
+    keys = pa.array([key for key, _ in rows], pa.int64())
+    hashes = pa.array([0 if key is None else key * 7919 for key, _ in rows], pa.int64())
+    values = pa.array([value for _, value in rows], pa.int64())
+    return pa.record_batch({"k0": keys, "a0": values, HIGH: hashes, LOW: hashes})
+
+
+@dataclass
+class Held:
+    """What a buffer holds of a key, and when that may go on."""
+
+    values: list = field(default_factory=list)
+    due: int = NEVER
+
+
+class Model:
+    """One row at a time, in plain Python."""
+
+    def __init__(self, rows, interval):
+        self.rows, self.interval, self.held = rows, interval, {}
+
+    def batch(self, rows, now):
+        for key, value in rows:
+            self.held.setdefault(key, Held()).values.append(value)
+        gone = {}
+        for key, held in list(self.held.items()):
+            if held.values and (held.due <= now or len(held.values) >= self.rows):
+                gone[key] = held.values
+                self.held[key] = Held([], now + self.interval)
+            elif not held.values and held.due <= now:
+                del self.held[key]
+        return gone
+
+
+@pytest.mark.parametrize("kept_open", [True, False], ids=["kept", "reopened"])
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_buffer_gives_what_the_model_gives(tmp_path, seed, rows, kept_open):
+    chance, model, version = random.Random(seed), Model(rows, INTERVAL), None
+    calls = []
+
+    def seen(frame: pl.DataFrame) -> pl.DataFrame:
+        calls.append(frame)
+        return frame
+
+    bound = plan(seen, rows, options=Options(write_buffer_bytes=4096))
+    now = fired = 0
+    count = 0
+    for _ in range(60):
+        now += chance.choice([1, 30, 250])
+        quiet = chance.random() < 0.2
+        arrived = [(chance.choice([1, 1, 1, 2, 3, 4, chance.randrange(50), None]), count + i) for i in range(40)]
+        arrived = [] if quiet else arrived
+        count += len(arrived)
+        if not kept_open:
+            open_stores.clear()
+            failed = open_instance(bound, tmp_path, version, fired)  # an attempt that is broken off changes nothing
+            failed.ingest(batch_of([(1, -1), (60, -1)]))
+            next(failed.fire(now), None)
+            failed.close()
+        instance = open_instance(bound, tmp_path, version, fired)
+        if arrived:
+            instance.ingest(batch_of(arrived[:25]))
+            instance.ingest(batch_of(arrived[25:]))
+        found = {}
+        calls.clear()
+        for batch in instance.fire(now):
+            for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
+                found.setdefault(key, []).append(value)
+        for call in calls:
+            assert call["key"].rle_id().n_unique() == call["key"].n_unique()  # the rows of a key are together
+            assert call["key"].value_counts()["count"].max() <= rows
+        version = instance.commit()
+        instance.close()
+        fired = now
+        assert found == model.batch(arrived, now)
+    assert instance.counters.rows_in == count
+    assert instance.counters.rows_out == count - sum(len(held.values) for held in model.held.values())
+    instance = open_instance(bound, tmp_path, version, fired)
+    left = [row for batch in instance.fire(END_OF_TIME - INTERVAL) for row in batch["value"].to_pylist()]
+    assert sorted(left) == sorted(value for held in model.held.values() for value in held.values)
+    instance.close()
+
+
+def test_a_buffer_says_when_it_is_due(tmp_path):
+    bound = plan()
+    instance = open_instance(bound, tmp_path, None, NEVER)
+    instance.ingest(batch_of([(1, 1)]))
+    assert [batch.num_rows for batch in instance.fire(1000)] == [1]
+    version = instance.commit()
+    assert instance.due == 1000 + INTERVAL
+    instance.close()
+    instance = open_instance(bound, tmp_path, version, 1000)
+    instance.ingest(batch_of([(1, 2)]))
+    assert list(instance.fire(1050)) == []  # it waits
+    version = instance.commit()
+    assert instance.due == 1000 + INTERVAL
+    instance.close()
+    instance = open_instance(bound, tmp_path, version, 1050)
+    assert [batch["value"].to_pylist() for batch in instance.fire(1100)] == [[2]]
+    version = instance.commit()
+    instance.close()
+    instance = open_instance(bound, tmp_path, version, 1100)
+    assert list(instance.fire(1200)) == []
+    version = instance.commit()
+    assert instance.due == END_OF_TIME  # the key has been forgotten
+    instance.close()
+
+
+def test_a_key_of_many_bytes_goes_on(tmp_path):
+    bound = plan(size=800)
+    instance = open_instance(bound, tmp_path, None, NEVER)
+    instance.ingest(batch_of([(1, 0), (2, 0)]))
+    assert sum(batch.num_rows for batch in instance.fire(10)) == 2
+    instance.ingest(batch_of([(1, 1), (2, 1), (2, 2)]))
+    assert list(instance.fire(20)) == []
+    instance.ingest(batch_of([(1, value) for value in range(2, 99)]))  # 16 bytes each
+    sizes = [batch.num_rows for batch in instance.fire(30)]
+    assert sum(sizes) == 98
+    assert max(sizes) <= 50
+    instance.close()
+
+
+def test_a_processor_that_raises_is_named_with_the_key_and_loses_nothing(tmp_path):
+    def picky(rows: pl.DataFrame) -> pl.DataFrame:
+        if (rows["value"] == 13).any():
+            raise ZeroDivisionError("thirteen")
+        return rows
+
+    bound = plan(picky)
+    instance = open_instance(bound, tmp_path, None, NEVER)
+    instance.ingest(batch_of([(1, 1)]))
+    assert sum(batch.num_rows for batch in instance.fire(10)) == 1
+    version = instance.commit()
+    instance.close()
+    instance = open_instance(bound, tmp_path, version, 10)
+    instance.ingest(batch_of([(5, 5), (42, 13), (42, 14), (1, 2)]))
+    with pytest.raises(
+        ProcessorFailed, match=r"picky of fb\.buffer raised ZeroDivisionError for the 2 rows of the key \(42,\)"
+    ):
+        list(instance.fire(500))
+    instance.close()
+    instance = open_instance(plan(), tmp_path, version, 10)  # corrected
+    instance.ingest(batch_of([(5, 5), (42, 13), (42, 14), (1, 2)]))
+    assert sorted(value for batch in instance.fire(500) for value in batch["value"].to_pylist()) == [2, 5, 13, 14]
+    instance.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda rows: rows.select("key"), r"its schema also names \['value'\]"),
+        (lambda rows: rows.with_columns(more=1), r"its schema has only \['key', 'value'\]"),
+        (lambda rows: rows.with_columns(value=pl.lit("x")), "do not fit its schema"),
+        (lambda rows: None, "returned NoneType"),
+    ],
+)
+def test_a_processor_that_returns_other_columns_is_an_error(wrong, message):
+    with pytest.raises(InvalidArgument, match=message):
+        list(passing(iter([batch_of([(1, 1)])]), plan(wrong).aggregation))
+
+
+def test_a_processor_that_fails_for_keys_together_alone():
+    def few(rows: pl.DataFrame) -> pl.DataFrame:
+        if rows["key"].n_unique() > 2:
+            raise ValueError("too many keys")
+        return rows
+
+    with pytest.raises(ProcessorFailed, match="rows of 3 keys together, and for none of them alone: too many keys"):
+        list(passing(iter([batch_of([(1, 1), (2, 2), (3, 3)])]), plan(few).aggregation))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4) | st.none(), st.integers()), min_size=1, max_size=60), st.integers(1, 9))
+def test_within_a_micro_batch_rows_of_a_key_are_together_and_in_order(rows, most):
+    rows = [(key, value % 2**62) for key, value in rows]
+    batches = list(passing(iter([batch_of(rows)]), plan(rows=most).aggregation))
+    for key in {key for key, _ in rows}:
+        found = [v for batch in batches for k, v in zip(*batch.to_pydict().values(), strict=True) if k == key]
+        assert found == [value for other, value in rows if other == key]
+    for batch in batches:
+        keys = pl.Series(batch["key"])
+        assert keys.rle_id().n_unique() == keys.n_unique()
+        assert keys.value_counts()["count"].max() <= most
+    assert sum(batch.num_rows for batch in batches) == len(rows)
