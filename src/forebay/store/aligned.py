@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
+from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
@@ -50,6 +50,8 @@ class AlignedStore:
         What rows are to be like, where some may have been stored otherwise.
     disk : Disk
         What the directory is on.
+    log : LogPart, optional
+        The part of a log that the store is to share with others, in place of a log of its own.
 
     Examples
     --------
@@ -76,6 +78,7 @@ class AlignedStore:
         archive: Archive | None = None,
         form: Form | None = None,
         disk: Disk = LOCAL,
+        log: LogPart | None = None,
     ) -> None:
         self.directory = directory
         self._options = options or Options()
@@ -83,7 +86,7 @@ class AlignedStore:
         self._combine = combine or pa.concat_batches
         self.form = form
         self._combine_bytes = combine_bytes
-        self._log = ExtentLog(directory, version, self._options, archive, disk)
+        self._log = log or ExtentLog(directory, version, self._options, archive, disk)
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._touched: set[int] = set()
