@@ -274,6 +274,16 @@ class Lives:
 
 
 @dataclass(frozen=True)
+class SharedWindows:
+    """The windows of several patterns over the same rows. Each pattern has a plan, and windows, of its own."""
+
+
+def bound_of(column: str, position: int) -> str:
+    """The column of a packed batch with bounds of the windows of the pattern at a position among all."""
+    return f"{column}{position}"
+
+
+@dataclass(frozen=True)
 class Firing:
     """When windows fire beside the one time when the watermark reaches their end.
 
@@ -303,4 +313,14 @@ class Firing:
         return np.where(ends <= watermark, watermark, early)
 
 
-Windows = AlignedWindows | SessionWindows | CustomWindows | CountWindows | GlobalWindow | FirstRows | Intervals | Lives
+Windows = (
+    AlignedWindows
+    | SessionWindows
+    | CustomWindows
+    | CountWindows
+    | GlobalWindow
+    | FirstRows
+    | Intervals
+    | Lives
+    | SharedWindows
+)

@@ -15,6 +15,7 @@ from forebay.engine.observer import Observer
 from forebay.engine.panes import PaneInstance
 from forebay.engine.plan import WindowPlan
 from forebay.engine.sessions import SessionInstance
+from forebay.engine.shared import SharedInstance
 from forebay.engine.updates import UpdateInstance
 from forebay.engine.whole_key import WholeKeyInstance
 from forebay.store.archive import Archive
@@ -29,6 +30,7 @@ from forebay.windows import (
     Intervals,
     Lives,
     SessionWindows,
+    SharedWindows,
 )
 
 _KINDS: dict[type, Callable[..., Instance]] = {
@@ -40,6 +42,7 @@ _KINDS: dict[type, Callable[..., Instance]] = {
     FirstRows: DedupeInstance,
     Intervals: IntervalJoinInstance,
     Lives: ContinuousJoinInstance,
+    SharedWindows: SharedInstance,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -24,6 +25,25 @@ SLICE = "slice"
 
 LOAD_FACTOR = 4
 """Memory that grouping a loaded partition takes, as a multiple of its size on disk."""
+
+
+class SliceStore(Protocol):
+    """What aligned windows ask of a store, see `AlignedStore`."""
+
+    @property
+    def base(self) -> Manifest: ...
+    @property
+    def slices(self) -> Times: ...
+    @property
+    def window_bytes(self) -> int: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    def append(self, slice_start: int, batch: pa.RecordBatch) -> None: ...
+    def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]: ...
+    def bytes_of(self, slices: Iterable[int]) -> int: ...
+    def drop(self, slices: Sequence[int]) -> None: ...
+    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version: ...
+    def close(self) -> None: ...
 
 
 class AlignedStore:
@@ -107,6 +127,11 @@ class AlignedStore:
         """Starts of the slices that have rows, ascending."""
         return np.union1d(self._log.groups, np.array(list(self._buffer), dtype=np.int64))
 
+    @property
+    def buffered_rows(self) -> int:
+        """How many rows are in the write buffer."""
+        return sum(batch.num_rows for batches in self._buffer.values() for batch in batches)
+
     def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
         """Add rows to a slice."""
         self._counts.writes += batch.num_rows
@@ -121,23 +146,11 @@ class AlignedStore:
         Rows of one key are in one partition, in order of arrival within each slice.
         """
         batches = [(start, batch) for start in slices for batch in self.rows(start)]
-        partitions = -(-self.bytes_of(slices) // self.window_bytes) if self._keys else 1
-        if partitions <= 1:
-            yield from _together(batches)
-            return
-        which = pl.struct(self._keys).hash() % partitions
-        places = [
-            pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.min_scalar_type(partitions))
-            for _, batch in batches
-        ]
-        for partition in range(partitions):
-            yield from _together(
-                (start, batch.filter(pa.array(place == partition)))
-                for (start, batch), place in zip(batches, places, strict=True)
-            )
+        yield from partitions_of(batches, self._keys, -(-self.bytes_of(slices) // self.window_bytes))
 
-    def bytes_of(self, slices: Sequence[int]) -> int:
+    def bytes_of(self, slices: Iterable[int]) -> int:
         """Size of the rows of some slices, on disk and in the write buffer."""
+        slices = list(slices)
         buffered: int = sum(batch.nbytes for start in slices for batch in self._buffer.get(start, ()))
         return self._log.bytes_of(slices) + buffered
 
@@ -200,6 +213,25 @@ class AlignedStore:
         self._touched.update(self._buffer)
         self._buffer.clear()
         self._buffered_bytes = 0
+
+
+def partitions_of(
+    batches: Sequence[tuple[int, pa.RecordBatch]], keys: Sequence[str], partitions: int
+) -> Iterator[pl.DataFrame]:
+    """Rows of slices with a `SLICE` column, as so many frames that have no key in common; one if there are no keys."""
+    if partitions <= 1 or not keys:
+        yield from _together(batches)
+        return
+    which = pl.struct(list(keys)).hash() % partitions
+    places = [
+        pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.min_scalar_type(partitions))
+        for _, batch in batches
+    ]
+    for partition in range(partitions):
+        yield from _together(
+            (start, batch.filter(pa.array(place == partition)))
+            for (start, batch), place in zip(batches, places, strict=True)
+        )
 
 
 def _together(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pl.DataFrame]:

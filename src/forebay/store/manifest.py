@@ -79,6 +79,10 @@ class Manifest:
         """Rows, or partial aggregates, that the store holds."""
         return sum(extent.rows for extent in self.extents if extent.group < INDEXES)
 
+    def rows_of(self, part: str) -> int:
+        """Rows that a part of the store holds."""
+        return sum(extent.rows for extent in self.extents if extent.part == part and extent.group < INDEXES)
+
     @property
     def size(self) -> int:
         """Bytes of the rows and of what is stored to find them."""
