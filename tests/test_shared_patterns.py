@@ -16,6 +16,7 @@ from forebay.engine.shared import SharedInstance
 from forebay.patterns import Pattern
 from forebay.store import events as events_module
 from forebay.store import manifest as manifests
+from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.manifest import INDEXES
 from forebay.store.options import Options
@@ -152,12 +153,15 @@ class Alone:
 
 
 class Shared:
-    """Several patterns in one instance, opened for each micro-batch."""
+    """Several patterns in one instance, opened for each micro-batch: as another worker would, every other time."""
 
     def __init__(self, directory):
-        self.directory, self.version, self.fired_until = directory, None, NEVER
+        self.directory, self.version, self.fired_until, self.runs = directory, None, NEVER, 0
 
     def run(self, names, rows, watermark):
+        self.runs += 1
+        if self.runs % 2:
+            open_stores.clear()
         instance = SharedInstance(shared(names), self.directory, self.version, self.fired_until)
         if rows:
             instance.ingest(packed(names, rows))
@@ -177,13 +181,13 @@ class Shared:
 
 def require_exact_references(instance):
     """What is counted of references is what there is."""
-    held = [each.store.references for each in instance._running if hasattr(each.store, "references")]
-    found = np.concatenate([np.empty(0, np.int64), *held])
-    counted = {each.number: each.references for each in instance._events.slices if each.references}
+    stores = instance._stores
+    found = np.concatenate([np.empty(0, np.int64), *(holder.references for holder in stores.holders)])
+    counted = {each.number: each.references for each in stores.events.slices if each.references}
     numbers, counts = np.unique(found >> 32, return_counts=True)
     assert counted == dict(zip(numbers.tolist(), counts.tolist(), strict=True))
     if len(found):
-        instance._events.take(found, ["k0"])  # all of them lead to an event
+        stores.events.take(found, ["k0"])  # all of them lead to an event
 
 
 def told(results, name):

@@ -147,7 +147,7 @@ def test_what_is_missing_is_named(stream):
 def test_explain_tells_the_patterns(stream, capsys):
     fb.explain(shared(stream.streaming("10 minutes"), ("sliding", "visits by s", "totals")).results())
     told = capsys.readouterr().out
-    assert "sliding, window(ts, 30 s, every 10 s, from 0 s) by key: median(x), count(1), collect_list(s); AAR" in told
+    assert "sliding, window(ts, 30 s, every 10 s, from 0 s) by key: median(x), count(*), collect_list(s); AAR" in told
     assert "visits by s, session_window(ts, gap 5 s) by key, s: count(DISTINCT i); AUR" in told
-    assert "totals, window(ts, 20 s, every 20 s, from 0 s) by key: sum(i), count(1); RMW" in told
+    assert "totals, window(ts, 20 s, every 20 s, from 0 s) by key: sum(i), count(*); RMW" in told
     assert "2 of 3 patterns need all rows of a window at once, which are stored once for all of them" in told

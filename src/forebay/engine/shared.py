@@ -7,9 +7,8 @@ lie. A pattern whose aggregates are all incremental keeps its partial aggregates
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -17,25 +16,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.engine.aligned import AlignedInstance, aligned_store
-from forebay.engine.counts import CountInstance
 from forebay.engine.instance import Instance, counted, require_same_time
 from forebay.engine.observer import Observer
 from forebay.engine.plan import NEVER, Member, WindowPlan
-from forebay.engine.sessions import SessionInstance
-from forebay.engine.stored_form import StoredForm
+from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.patterns import Pattern
+from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.aligned_events import AlignedEvents
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.events import EVENT, ORDINAL, EventLog, EventSlice, References
-from forebay.store.extent_log import ExtentLog
+from forebay.store.events import EVENT, EventSlice, References
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
 from forebay.store.metrics import Metrics
 from forebay.store.references import ReferenceStore
-from forebay.store.unaligned import UnalignedStore
 from forebay.windows import (
     END,
     ETT,
@@ -54,31 +49,14 @@ from forebay.windows import (
 Mask = npt.NDArray[np.bool_]
 
 
-def slicing_of(windows: list[AlignedWindows]) -> AlignedWindows | None:
-    """The longest slices that no bound of any of several aligned windows divides.
-
-    Examples
-    --------
-    >>> slicing_of([AlignedWindows(60, 20), AlignedWindows(90, 90, 15)])
-    AlignedWindows(size=5, slide=5, offset=0)
-    """
-    if not windows:
-        return None
-    offset = windows[0].offset
-    lengths = [each.slice_length for each in windows]
-    length = math.gcd(*lengths, *(each.offset - offset for each in windows))
-    return AlignedWindows(length, length, offset % length)
-
-
 @dataclass
 class _Running:
-    """A pattern at work, and the store of its own that it has."""
+    """A pattern at work, and what it sees events through."""
 
     member: Member
     position: int
     instance: Instance
-    store: UnalignedStore | None = None
-    events: AlignedEvents | None = None
+    seen: AlignedEvents | ReferenceStore | None
 
     @property
     def plan(self) -> WindowPlan:
@@ -107,51 +85,16 @@ class SharedInstance:
         disk: Disk = LOCAL,
         observer: Observer | None = None,
     ) -> None:
-        self._plan, self._directory, self._fired_until = plan, directory, fired_until
-        self._log = ExtentLog(directory, version, plan.options, archive, disk)
-        require_same_time(self._log.base, directory, fired_until)
-        self.counters = self._log.base.counters
-        size = plan.options.write_buffer_bytes // (len(plan.members) + 1)
-        self._options = replace(plan.options, write_buffer_bytes=max(1, size))
-        holistic = [member.plan for member in plan.members if member.plan.pattern is not Pattern.RMW]
-        self._columns = _columns(plan, holistic)
-        self._events = self._opened_events([each.windows for each in holistic if isinstance(each.windows, AlignedWindows)])
-        self._changed = self._give_up()
-        self._running = [self._start(position, member) for position, member in enumerate(plan.members)]
-
-    def _opened_events(self, aligned: list[AlignedWindows]) -> EventLog:
-        fields = [self._plan.packed.field(name) for name in self._columns]
-        form = StoredForm(pa.schema([*fields, (TIME, pa.int64()), (ORDINAL, pa.uint32())]))
-        return EventLog(self._directory, self._log, slicing_of(aligned), self._plan.options, form)
-
-    def _give_up(self) -> bool:
-        """Forget the state of patterns that are not there any more; whether there was any."""
-        known = {_part(member) for member in self._plan.members}
-        gone = [name for name in self._log.parts if name.startswith(_PARTS) and name not in known]
-        for name in gone:
-            store = ReferenceStore(self._directory, self._log.part(name), self._options, self._events, [])
-            if any(EVENT in schema.names for schema in store.schemas):
-                self._events.release(store.references)
-            self._log.drop_part(name)
-        return bool(gone)
-
-    def _start(self, position: int, member: Member) -> _Running:
-        plan, part, options = member.plan, self._log.part(_part(member)), self._options
-        plan = replace(plan, options=options)
-        place = (self._directory, None, self._fired_until, None, LOCAL, None)
-        if isinstance(plan.windows, AlignedWindows):
-            if plan.pattern is Pattern.RMW:
-                return _Running(member, position, AlignedInstance(plan, *place, aligned_store(plan, *place[:2], log=part)))
-            seen = AlignedEvents(self._events, part, plan.windows, plan.packed.names, plan.keys, options, self._fired_until)
-            return _Running(member, position, AlignedInstance(plan, *place, seen), events=seen)
-        kind = CountInstance if isinstance(plan.windows, CountWindows) else SessionInstance
-        store: UnalignedStore
-        if plan.pattern is Pattern.RMW:
-            store = UnalignedStore(self._directory, None, options, form=kind.form_of(plan), log=part)
-        else:
-            store = ReferenceStore(self._directory, part, options, self._events, plan.packed.names, kind.slices)
-            plan = replace(plan, packed=pa.schema([(EVENT, pa.int64())]))
-        return _Running(member, position, kind(plan, *place, store), store)
+        self._plan, self._fired_until = plan, fired_until
+        kept = open_stores.taken(directory, version, plan.options, SharedForm(plan), disk)
+        self._stores = kept if isinstance(kept, SharedStores) else SharedStores(plan, directory, version, archive, disk)
+        require_same_time(self._stores.base, directory, fired_until)
+        self._committed = False
+        self.counters = self._stores.base.counters
+        self._running = [
+            _Running(member, position, *self._stores.start(member, fired_until))
+            for position, member in enumerate(plan.members)
+        ]
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
         """Take events. Each is stored once if a pattern with holistic aggregates takes it."""
@@ -189,10 +132,10 @@ class SharedInstance:
     def _store(self, batch: pa.RecordBatch, times: Times, taken: Mask) -> References:
         """Store events; references to them, -1 for those that are not stored."""
         references = np.full(batch.num_rows, -1, np.int64)
-        events = batch.select(self._columns)
+        events = batch.select(self._stores.columns)
         if taken.all():
-            return self._events.append(times, events)
-        references[taken] = self._events.append(times[taken], events.filter(pa.array(taken)))
+            return self._stores.events.append(times, events)
+        references[taken] = self._stores.events.append(times[taken], events.filter(pa.array(taken)))
         return references
 
     def _rows(
@@ -214,8 +157,8 @@ class SharedInstance:
         shared = isinstance(windows, CustomWindows) and windows.shared
         by = () if shared else each.plan.keys
         if by not in keys:
-            assert self._log.base.secret is not None
-            high, low = identities([batch[name] for name in by], batch.num_rows, self._log.base.secret)
+            assert self._stores.base.secret is not None
+            high, low = identities([batch[name] for name in by], batch.num_rows, self._stores.base.secret)
             keys[by] = pa.array(high), pa.array(low)
         columns |= dict(zip((HIGH, LOW), keys[by], strict=True))
         if isinstance(windows, SessionWindows):
@@ -249,56 +192,36 @@ class SharedInstance:
 
     def commit(self, batch: int | None = None) -> Version | None:
         """Make the state of all patterns after this micro-batch the next version; the same one if nothing has changed."""
-        base = self._log.base
-        if self.counters == base.counters and not base.stale and not self._changed:
-            return base.version
-        for each in self._running:
-            each.instance.commit(batch)
-        holders = [each.store for each in self._running if isinstance(each.store, ReferenceStore)]
-        self._events.settle(
-            self._needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]), batch
-        )
-        self._log.compact(self._options.max_space_amplification)
-        self._changed = False
-        return self._log.commit(self._fired_until, self.counters, batch)
+        base = self._stores.base
+        version = base.version
+        if self.counters != base.counters or base.stale or self._stores.changed:
+            for each in self._running:
+                each.instance.commit(batch)
+            version = self._stores.commit(self._needed, self._fired_until, self.counters, batch)
+        self._committed = True
+        return version
 
     def _needed(self, each: EventSlice) -> bool:
         """Whether some aligned window that has not fired has events of a slice."""
-        return any(running.events.needs(each.last) for running in self._running if running.events is not None)
+        return any(running.seen.needs(each.last) for running in self._running if isinstance(running.seen, AlignedEvents))
 
     @property
     def due(self) -> int:
-        if self._log.base.stale:
+        if self._stores.base.stale:
             return NEVER
         return min(each.instance.due for each in self._running)
 
     @property
     def metrics(self) -> Metrics:
         """What the stores have done since they were opened."""
-        found = sum((each.instance.metrics for each in self._running), self._events.metrics)
-        self._log.count_into(found)
-        return replace(found, events=self._events.stored)
+        return sum((each.instance.metrics for each in self._running), self._stores.metrics)
 
     def close(self) -> None:
         """Let go of files, whether the batch was committed or not."""
-        for each in self._running:
-            if each.store is not None:
-                each.store.merge = None
-        self._log.close()
+        self._stores.rest()
+        self._stores.close()
+        if self._committed:
+            open_stores.keep(self._stores)
 
     def _count(self, **more: int) -> None:
         self.counters = counted(self.counters, **more)
-
-
-_PARTS = "pattern:"
-
-
-def _part(member: Member) -> str:
-    """The name of the part of the log that has a pattern's state."""
-    return _PARTS + member.id
-
-
-def _columns(plan: WindowPlan, holistic: list[WindowPlan]) -> list[str]:
-    """The columns of a packed batch that patterns read from events."""
-    read = {name for each in holistic for name in each.packed.names}
-    return [name for name in plan.packed.names if name in read]

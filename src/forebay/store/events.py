@@ -97,7 +97,7 @@ class EventLog:
     {'price': [7, 5]}
     >>> events.retain(references[:1])
     >>> [(each.start, each.events, each.references) for each in events.slices]
-    [(10, 2, 1), (0, 1, 0)]
+    [(0, 1, 0), (10, 2, 1)]
     """
 
     def __init__(

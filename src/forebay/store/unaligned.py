@@ -110,6 +110,10 @@ class UnalignedStore:
         """Work on another disk from now on: one on which the same directory is."""
         self._log.use(disk)
 
+    def rest(self) -> None:
+        """Let go of the batch that is over. It has the store, too, and a cycle would outlive both."""
+        self.merge = None
+
     @property
     def base(self) -> Manifest:
         """The version that was opened or committed last."""
