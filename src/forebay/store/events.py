@@ -18,7 +18,7 @@ from forebay.errors import CorruptState
 from forebay.store.aligned import AlignedStore
 from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog
 from forebay.store.form import Form
-from forebay.store.manifest import INDEXES
+from forebay.store.manifest import EVENTS, INDEXES
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.windows import TIME, AlignedWindows, Times
@@ -27,14 +27,10 @@ EVENT = "event"
 """The column of references to events."""
 
 ORDINAL = "ordinal"
-"""The column that has the number of an event within its slice."""
-
-OF_THE_LOG = (TIME, ORDINAL)
-"""Columns that events are stored with beside those of a user's: their time (microseconds) and their ordinal."""
+"""The column that has the number of an event within its slice. Beside it and a user's columns is `TIME`, in microseconds."""
 
 References = npt.NDArray[np.int64]
 
-_PART = "events"
 _ORDINAL_BITS = 32
 _NUMBERS = 1 << 63 - _ORDINAL_BITS
 _ROWS = 1 << 16
@@ -109,7 +105,7 @@ class EventLog:
         form: Form | None = None,
     ) -> None:
         self._log, self._slicing, self._options = log, slicing, options
-        self._part = log.part(_PART)
+        self._part = log.part(EVENTS)
         self._store = AlignedStore(directory, None, [], options, form=form, log=self._part)
         self._slices: dict[int, EventSlice] = {}
         for batch in log.read(INDEXES):

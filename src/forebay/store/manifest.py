@@ -28,6 +28,9 @@ _READABLE = {b"3", b"4", b"5"}
 """Manifests of format 3 have no secret."""
 
 KIND_BITS = 61
+EVENTS = "events"
+"""The part that has the events which several patterns share (`forebay.store.events`)."""
+
 INDEXES = 1 << KIND_BITS
 """Groups from this number on hold no rows of the user's but where such are to be found."""
 
