@@ -2,8 +2,9 @@
 
     python benchmarks/shared.py [--quick] [--patterns 1 2 4 8 16]
 
-Card transactions as in "Exploring Shared State in Key-Value Store for Window-Based Multi-Pattern Streaming Analytics" (section
-5.1): of twelve kinds, with date, merchant, amount, card type and customer, and a text, together 330 bytes. They are generated from a seed.
+Card transactions as in the paper "Exploring Shared State in Key-Value Store for Window-Based Multi-Pattern Streaming
+Analytics" (section 5.1): of twelve kinds, with date, merchant, amount, card type and customer, and a text, together 330
+bytes. They are generated from a seed.
 Patterns are sliding, tumbling and session windows by card, with a median and the number of different texts, so that all of
 an event is needed when a window fires.
 
@@ -108,7 +109,6 @@ def asked(count: int) -> list[Asked]:
 
 
 AGGREGATES = [fb.median("amount").alias("median"), fb.count_distinct("text").alias("texts")]
-SPARKS = [F.median("amount").alias("median"), F.size(F.collect_set("text")).alias("texts")]
 
 
 def shared(stream: DataFrame, patterns: list[Asked]) -> DataFrame:
@@ -123,7 +123,8 @@ def separate(stream: DataFrame, patterns: list[Asked]) -> DataFrame:
 
 
 def sparks(stream: DataFrame, patterns: list[Asked]) -> DataFrame:
-    return _united(stream.groupBy(each.sparks, "card").agg(*SPARKS) for each in patterns)
+    aggregates = F.median("amount").alias("median"), F.size(F.collect_set("text")).alias("texts")
+    return _united(stream.groupBy(each.sparks, "card").agg(*aggregates) for each in patterns)
 
 
 def _united(results: Iterator[DataFrame]) -> DataFrame:
@@ -282,8 +283,8 @@ def main() -> None:
     (out / "shared.png").write_bytes(picture)
     (ROOT / "docs" / "patterns.png").write_bytes(picture)
     about = (
-        f"{size.files} micro-batches of {size.events:,} events of {size.cards:,} cards, one run, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}."
+        f"{size.files} micro-batches of {size.events:,} events of {size.cards:,} cards, one run, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}."
     )
     report.replace(ROOT / "docs" / "patterns.md", "shared", f"{about}\n\n{report.markdown(frame.drop('results'))}")
 
