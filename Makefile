@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-handover soak check test test-all test-random lint format hooks wheel docs clean
+.PHONY: help demo demo-harness bench bench-quick bench-store bench-harness bench-shared bench-handover soak check test test-all test-random lint format hooks wheel docs clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 
 bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (a quarter of an hour)
 	$(BIN)/python benchmarks/harness.py
+
+bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state and with a state for each: bench/shared, docs/patterns.md
+	$(BIN)/python benchmarks/shared.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py
