@@ -202,7 +202,7 @@ BATCHES = st.lists(st.tuples(st.lists(ROW, max_size=25), st.integers(0, 60)), mi
 NAMES = st.lists(st.sampled_from(sorted(PATTERNS)), min_size=1, max_size=6, unique=True)
 
 
-@settings(max_examples=60, phases=[Phase.generate])  # to shrink an example takes minutes
+@settings(max_examples=25, phases=[Phase.generate])  # to shrink an example takes minutes
 @given(names=NAMES, batches=BATCHES)
 def test_each_pattern_gives_what_it_gives_alone(tmp_path_factory, names, batches):
     directory = tmp_path_factory.mktemp("state")

@@ -117,9 +117,8 @@ class SharedInstance:
         """Which events some window of a pattern takes, and which all of them do."""
         windows = each.plan.windows
         if isinstance(windows, AlignedWindows):
-            slices = windows.slice_starts(times)
-            last, first = windows.last_window(slices), windows.first_window(slices)
-            return last + windows.size > self._fired_until, first + windows.size > self._fired_until
+            open_from = windows.open_from(self._fired_until)
+            return times >= open_from, windows.first_window(windows.slice_starts(times)) >= open_from
         if isinstance(windows, CountWindows):
             all_ = np.ones(batch.num_rows, np.bool_)
             return all_, all_

@@ -164,7 +164,7 @@ class SharedForm:
     """What the stores of patterns are of; stores of equal ones are interchangeable."""
 
     def __init__(self, plan: WindowPlan) -> None:
-        self._id = plan.packed, tuple(member.id for member in plan.members)
+        self._id = plan.packed, tuple((member.id, member.plan.packed) for member in plan.members)
 
     @property
     def id(self) -> Hashable:

@@ -51,7 +51,7 @@ class AlignedEvents:
     ) -> None:
         self._events, self._log, self._windows = events, log, windows
         self._columns, self._keys, self._options = list(columns), list(keys), options
-        self._fired_until = fired_until
+        self._open_from = windows.open_from(fired_until)
         self._found: tuple[int, dict[int, list[int]]] = (-1, {})
         self._straddling: dict[int, tuple[int, Times]] = {}
         self._counts = Metrics()
@@ -92,9 +92,7 @@ class AlignedEvents:
 
     def needs(self, time: int) -> bool:
         """Whether some window over an instant has not fired."""
-        windows = self._windows
-        start = int(windows.last_window(windows.slice_starts(np.array([time])))[0])
-        return start + windows.size > self._fired_until
+        return time >= self._open_from
 
     def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
         """Nothing: events are in the event log before their patterns see them."""
@@ -127,8 +125,8 @@ class AlignedEvents:
     def drop(self, slices: Sequence[int]) -> None:
         """Note that the windows over some slices have fired: of the last one, and so of all before."""
         if slices:
-            last = self._windows.last_window(np.array(slices[-1:]))
-            self._fired_until = max(self._fired_until, int(last[0]) + self._windows.size)
+            last = int(self._windows.last_window(np.array(slices[-1:]))[0])
+            self._open_from = max(self._open_from, last + self._windows.slide)
             self._found = (-1, {})
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
