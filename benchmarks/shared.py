@@ -8,6 +8,8 @@ bytes. They are generated from a seed.
 Patterns are sliding, tumbling and session windows by card, with a median and the number of different texts, so that all of
 an event is needed when a window fires.
 
+The first pattern has the longest windows, so what further ones add to the state is what they cost.
+
 shared    fb.patterns: one operator
 separate  one fb.groupBy for each pattern, in one query
 spark     Spark's own windows with RocksDB, one operator for each pattern, in one query
@@ -98,12 +100,12 @@ class Asked:
 
 
 def asked(count: int) -> list[Asked]:
-    """So many patterns: by turns sliding windows, sessions, tumbling windows, and longer sliding ones."""
+    """So many patterns: by turns long sliding windows, the first the longest, sessions, tumbling and short sliding ones."""
     made = [
-        lambda turn: Asked(f"sliding {turn}", 10 + 5 * turn, 5),
+        lambda turn: Asked(f"long {turn}", 60 - 10 * turn, 10),
         lambda turn: Asked(f"visits {turn}", 1 + turn),
         lambda turn: Asked(f"tumbling {turn}", 5 * (turn + 1), 5 * (turn + 1)),
-        lambda turn: Asked(f"long {turn}", 20 + 10 * turn, 10),
+        lambda turn: Asked(f"sliding {turn}", 10 + 5 * turn, 5),
     ]
     return [made[number % 4](number // 4) for number in range(count)]
 
