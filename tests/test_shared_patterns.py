@@ -7,17 +7,25 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.cli.app import app
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan
 from forebay.engine.shared import SharedInstance
+from forebay.errors import CorruptState
 from forebay.patterns import Pattern
+from forebay.state import inspection
+from forebay.state.layout import Location
+from forebay.state.places import Root
 from forebay.store import events as events_module
 from forebay.store import manifest as manifests
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
+from forebay.store.events import EventLog
+from forebay.store.extent_log import ExtentLog
 from forebay.store.manifest import INDEXES
 from forebay.store.options import Options
 from forebay.windows import (
@@ -329,3 +337,55 @@ def test_a_commit_that_does_not_come_leaves_the_version_before(tmp_path):
         found = together.run(names, rows, watermark)
         for each in apart:
             assert told(found[each.name], each.name) == told(each.run(rows, watermark), each.name)
+
+
+LAYOUT = {
+    "kind": "patterns",
+    "window": "patterns(time)",
+    "keys": ["user string"],
+    "aggregates": {"visits": {}},
+    "pattern": "SHARED",
+    "instancesPerPartition": 1,
+}
+
+
+def test_the_state_can_be_looked_into(tmp_path):
+    together = Shared(Location.new(Root(tmp_path), 0, LAYOUT).home.directory)
+    names = ["sliding list", "visits", "totals of visits", "tumbling total"]
+    rows = some_rows(random.Random(1), 0)
+    together.run(names, rows, NEVER)
+    (operator,) = inspection.operators(Root(tmp_path))
+    found = pa.Table.from_batches(operator.read())
+    assert sorted(found["a_v"].to_pylist()) == sorted(value for _, _, value in rows)
+    assert sorted(found["start"].cast(pa.int64()).to_pylist()) == sorted(time for time, _, _ in rows)
+    assert set(found.column_names) == {"vnode", "start", "end", "user", "a_v"}
+    shown = CliRunner().invoke(app, ["state", "show", str(tmp_path)]).output
+    assert "events" in shown
+    assert all(f"pattern:{name}-1" in shown for name in names if name != "sliding list")
+    assert not list(inspection.verify(operator))
+
+
+def test_damage_in_any_part_is_found(tmp_path):
+    together = Shared(Location.new(Root(tmp_path), 0, LAYOUT).home.directory)
+    together.run(["sliding list", "visits", "totals of visits"], some_rows(random.Random(1), 0), NEVER)
+    (operator,) = inspection.operators(Root(tmp_path))
+    segments = list(together.directory.glob("*.arrow"))
+    assert len(segments) > 3
+    for segment in segments:
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :])
+        assert [name for name, message in inspection.verify(operator) if segment.name in message] == [
+            together.directory.name
+        ]
+        segment.write_bytes(whole)
+    assert not list(inspection.verify(operator))
+
+
+def test_a_reference_to_what_is_not_there_is_found(tmp_path):
+    log = ExtentLog(tmp_path, None, OPTIONS)
+    events = EventLog(tmp_path, log, None, OPTIONS)
+    references = events.append(np.arange(3), pa.record_batch({"a": [1, 2, 3]}))
+    with pytest.raises(CorruptState, match="refers to event 3 of slice 0, which is not stored"):
+        events.take(references + 1, ["a"])
+    with pytest.raises(CorruptState, match="refers to event 0 of slice 1"):
+        events.take(references + (1 << 32), ["a"])
