@@ -1,6 +1,6 @@
 """What patterns over the same events cost, with one state for all of them and with a state for each.
 
-    python benchmarks/shared.py [--quick] [--patterns 1 2 4 8 16]
+    python benchmarks/shared.py [--quick] [--patterns 1 2 4 8 16] [--engines shared separate spark] [--events 60000]
 
 Card transactions as in the paper "Exploring Shared State in Key-Value Store for Window-Based Multi-Pattern Streaming
 Analytics" (section 5.1): of twelve kinds, with date, merchant, amount, card type and customer, and a text, together 330
@@ -31,7 +31,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -261,9 +261,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few events, and 1, 4 and 16 patterns")
     parser.add_argument("--patterns", type=int, nargs="+", help="how many patterns")
+    parser.add_argument("--events", type=int, help="events in a micro-batch")
+    parser.add_argument("--files", type=int, help="micro-batches")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     arguments = parser.parse_args()
     size = QUICK if arguments.quick else FULL
+    size = replace(size, files=arguments.files or size.files, events=arguments.events or size.events)
     counts = arguments.patterns or ([1, 4, 16] if arguments.quick else [1, 2, 4, 8, 16])
     rows = []
     spark = spark_session()

@@ -16,9 +16,9 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.engine.plan import Member, WindowPlan
 from forebay.errors import InvalidArgument
 from forebay.patterns import Choice, Pattern
-from forebay.spark.driver.analysis import arrow_schema, watermarked
+from forebay.spark.driver.analysis import arrow_schema
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
-from forebay.spark.driver.conf import WATERMARK, Conf
+from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.windows import SessionWindow, Window, microseconds, text_of
@@ -50,7 +50,7 @@ def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[A
         own = (*names, *(more[text_of(key)] for key in each.keys))
         calls.append(bind_call(df, each.window, (*keys, *each.keys), own, each.aggregates, inputs))
         _require_distinct(each.name, calls[-1].schema)
-    time, text = _time_of(df, asked, calls)
+    time, text = _time_of(asked, calls)
     columns = {more[text_of(key)]: F.col(key) if isinstance(key, str) else key for each in asked for key in each.keys}
     packed = [*(column.alias(name) for name, column in columns.items()), *inputs.columns]
     if not keys and not packed:
@@ -80,9 +80,10 @@ def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[A
     return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members))
 
 
-def _time_of(df: DataFrame, asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
+def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
     """The time of events, and what it is called: that of the windows over event time, which must be one."""
-    times = {text_of(call.times[TIME]): call.times[TIME] for each, call in zip(asked, calls, strict=True) if _timed(each)}
+    timed = (call.times[TIME] for each, call in zip(asked, calls, strict=True) if each.window.in_event_time)
+    times = {text_of(time): time for time in timed}
     if len(times) > 1:
         raise InvalidArgument(
             f"the patterns are over the time columns {' and '.join(sorted(times))}; patterns that share events need one. "
@@ -90,13 +91,7 @@ def _time_of(df: DataFrame, asked: Sequence[Asked], calls: Sequence[Call]) -> tu
         )
     if times:
         return next((column, text) for text, column in times.items())
-    if any(WATERMARK in field.metadata for field in df.schema.fields):
-        return F.col(watermarked(df)), "arrival"
     return calls[0].times[TIME], "arrival"
-
-
-def _timed(asked: Asked) -> bool:
-    return asked.window.in_event_time
 
 
 def _member(df: DataFrame, asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int) -> Member:
