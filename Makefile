@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
-.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers
+.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-shared
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench-harness: $(VENV)/ready  ## every store of the harness with every workload:
 
 bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md (a quarter of an hour)
 	$(BIN)/python benchmarks/buffers.py
+
+bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state and with a state for each: bench/shared, docs/patterns.md
+	$(BIN)/python benchmarks/shared.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py

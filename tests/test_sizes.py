@@ -22,7 +22,7 @@ def worked(plan, directory, batches):
         version = instance.commit(number)
         told = instance.metrics
         instance.close()
-    return {"stateBytes": told.disk_bytes, "stateLiveBytes": told.live_bytes, "memoryBytes": 0}
+    return {"stateBytes": told.disk_bytes, "stateLiveBytes": told.live_bytes, "storedEvents": 0, "memoryBytes": 0}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -46,9 +46,12 @@ def test_a_damaged_manifest_gives_way_to_the_version_before(tmp_path):
 
 
 def test_they_count_for_virtual_nodes_that_have_told_nothing():
-    tally, read = Tally(), {vnode: {"stateBytes": 10, "stateLiveBytes": 5, "memoryBytes": 0} for vnode in range(4)}
-    tally.take(7, {2: {"stateBytes": 100, "stateLiveBytes": 50, "memoryBytes": 1}})
+    tally, read = (
+        Tally(),
+        {vnode: {"stateBytes": 10, "stateLiveBytes": 5, "storedEvents": 0, "memoryBytes": 0} for vnode in range(4)},
+    )
+    tally.take(7, {2: {"stateBytes": 100, "stateLiveBytes": 50, "storedEvents": 0, "memoryBytes": 1}})
     tally.complete(read)
-    tally.take(8, {3: {"stateBytes": 11, "stateLiveBytes": 6, "memoryBytes": 1}})
+    tally.take(8, {3: {"stateBytes": 11, "stateLiveBytes": 6, "storedEvents": 0, "memoryBytes": 1}})
     assert [row["stateBytes"] for row in tally.rows.values()] == [130, 131]
     assert tally.total()["stateLiveBytes"] == 50 + 5 + 5 + 6

@@ -54,6 +54,7 @@ from forebay.spark.driver.late import late
 from forebay.spark.driver.metrics import MetricsListener, recentMetrics
 from forebay.spark.driver.progress import Progress, progress
 from forebay.spark.driver.rescale import rescale
+from forebay.spark.driver.shared import patterns
 from forebay.spark.driver.state_source import registerStateSource
 from forebay.spark.driver.window_join import join
 from forebay.spark.driver.windows import (
@@ -117,6 +118,7 @@ __all__ = [
     "min",
     "min_by",
     "mode",
+    "patterns",
     "percentile",
     "preceding",
     "progress",

@@ -12,19 +12,21 @@ from enum import Enum
 
 
 class Pattern(Enum):
-    """The access patterns of FlowKV."""
+    """The access patterns of FlowKV; and that of an operator of several patterns, each of which has one of those."""
 
     AAR = "append and aligned read"
     AUR = "append and unaligned read"
     RMW = "read-modify-write"
+    SHARED = "events that patterns share"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A pattern and the sentence that says why it was chosen."""
+    """A pattern and the sentence that says why it was chosen; where several patterns share events, a line for each."""
 
     pattern: Pattern
     reason: str
+    members: tuple[str, ...] = ()
 
 
 def choose(holistic: Sequence[str], *, aligned: bool = True, moving: bool = False) -> Choice:

@@ -100,6 +100,16 @@ class AlignedWindows:
         starts: list[int] = (np.repeat(begin, times) + forward * self.slide).tolist()
         return starts
 
+    def open_from(self, fired_until: int) -> int:
+        """The earliest instant that is in a window which ends after another instant.
+
+        Examples
+        --------
+        >>> AlignedWindows(size=10, slide=4).open_from(18)
+        12
+        """
+        return self._last_ending_by(fired_until) + self.slide
+
     def _last_ending_by(self, instant: int) -> int:
         """Start of the last window that ends at an instant or before."""
         return (int(instant) - self.size - self.offset) // self.slide * self.slide + self.offset
@@ -317,6 +327,16 @@ class Lives:
 
 
 @dataclass(frozen=True)
+class SharedWindows:
+    """The windows of several patterns over the same rows. Each pattern has a plan, and windows, of its own."""
+
+
+def bound_of(column: str, position: int) -> str:
+    """The column of a packed batch with bounds of the windows of the pattern at a position among all."""
+    return f"{column}{position}"
+
+
+@dataclass(frozen=True)
 class Firing:
     """When windows fire beside the one time when the watermark reaches their end.
 
@@ -357,4 +377,5 @@ Windows = (
     | FirstRows
     | Intervals
     | Lives
+    | SharedWindows
 )

@@ -109,3 +109,24 @@ def test_the_version_before_is_still_readable(log, tmp_path):
     log.compact(1.5)
     log.commit(None, Counters())
     assert ExtentLog(tmp_path, before, Options()).groups.tolist() == list(range(10))
+
+
+def test_parts_have_groups_of_their_own_and_share_versions(tmp_path, monkeypatch):
+    monkeypatch.setattr(extent_log, "LEAST_COMPACTED", 0)
+    log = ExtentLog(tmp_path, None, Options())
+    log.append(3, rows(0))
+    for group, part in enumerate(["left", "right"], 1):
+        log.part(part).append(3, rows(group))
+    log.part("left").commit(None, Counters(rows_in=5))
+    version = log.commit(None, Counters(rows_in=7))
+    log = ExtentLog(tmp_path, version, Options())
+    assert log.parts == ["left", "right"]
+    assert [list(part.read(3)) for part in (log, log.part("left"), log.part("right"))] == [[rows(n)] for n in range(3)]
+    assert [log.part(part).base.counters.rows_in for part in ("left", "right")] == [5, 0]
+    assert log.base.counters.rows_in == 7
+    log.drop_part("left")
+    assert log.compact(1.5)
+    version = log.commit(None, Counters())
+    log = ExtentLog(tmp_path, version, Options())
+    assert log.parts == ["right"]
+    assert [list(part.read(3)) for part in (log, log.part("right"), log.part("left"))] == [[rows(0)], [rows(2)], []]

@@ -1,5 +1,6 @@
 import json
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -32,6 +33,16 @@ def path(tmp_path):
 def test_reads_what_was_written(path):
     assert manifests.read(path.parent, VERSION) == MANIFEST
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_parts_are_told_apart_and_have_a_format_of_their_own(path, tmp_path):
+    first, second = MANIFEST.extents
+    parts = {"events": Counters(rows_in=4), "hourly": Counters(rows_out=1)}
+    with_parts = replace(MANIFEST, extents=(first, replace(second, part="hourly")), parts=parts)
+    assert path.read_bytes().startswith(b"forebay manifest 4 ")
+    manifests.write(tmp_path, with_parts)
+    assert path.read_bytes().startswith(b"forebay manifest 5 ")
+    assert manifests.read(tmp_path, VERSION) == with_parts
 
 
 def test_every_flipped_bit_is_found(path):

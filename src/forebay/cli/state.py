@@ -57,12 +57,13 @@ def list_(location: Location) -> None:
 
 @state.command()
 def show(location: Location, operator: Id = None, batch: Batch = None) -> None:
-    """Show what is open: slices of aligned windows; for other windows, how many and when the next ones end."""
+    """Show what is open: slices of aligned windows, parts of patterns, or how many windows and when the next ones end."""
     from forebay.state.inspection import one, opened
 
     with opened(location) as operators:
         chosen = one(operators, operator)
-        console.print(_slices(chosen, batch) if chosen.aligned else _windows(chosen, batch))
+        told = _patterns if chosen.shares_events else _slices if chosen.aligned else _windows
+        console.print(told(chosen, batch))
 
 
 @state.command()
@@ -148,6 +149,23 @@ def _slices(operator: OperatorState, batch: int | None) -> Table:
     table = Table("slice from", "rows", "MB", "extents")
     for start, (rows, size, extents) in sorted(totals.items()):
         table.add_row(_instant(start), f"{rows:,}", f"{size / 1e6:,.1f}", str(extents))
+    return table
+
+
+def _patterns(operator: OperatorState, batch: int | None) -> Table:
+    """What is stored of events, and for each pattern: references, partial aggregates, and what is needed to find them."""
+    from forebay.store.manifest import INDEXES
+
+    totals: dict[str, list[int]] = {}
+    for instance in operator.instances:
+        manifest = instance.at(batch)
+        for extent in manifest.extents if manifest else ():
+            total = totals.setdefault(extent.part, [0, 0])
+            total[0] += extent.rows if extent.group < INDEXES else 0
+            total[1] += extent.length
+    table = Table("part", "rows", "MB")
+    for part, (rows, size) in sorted(totals.items()):
+        table.add_row(escape(part or "slices of events"), f"{rows:,}", f"{size / 1e6:,.1f}")
     return table
 
 

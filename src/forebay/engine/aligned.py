@@ -17,9 +17,10 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, partial_batch, results, window_column
 from forebay.engine.stored_form import StoredForm
 from forebay.patterns import Pattern
-from forebay.store.aligned import SLICE, AlignedStore
+from forebay.store.aligned import SLICE, AlignedStore, SliceStore
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
+from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
 from forebay.store.metrics import Metrics
 from forebay.store.rmw import open_rmw
@@ -32,7 +33,7 @@ _TOGETHER_BYTES = 1 << 18
 class AlignedInstance:
     """Aligned windows, which fire for all keys at once.
 
-    Its parameters are those of `forebay.engine.open.open_instance`.
+    Its parameters are those of `forebay.engine.open.open_instance`, and a store that it is to use, if not one of its own.
     """
 
     def __init__(
@@ -44,17 +45,12 @@ class AlignedInstance:
         archive: Archive | None = None,
         disk: Disk = LOCAL,
         observer: Observer | None = None,
+        store: SliceStore | None = None,
     ) -> None:
         assert isinstance(plan.windows, AlignedWindows)
         self._observer = observer
         self._plan, self._windows = plan, plan.windows
-        if plan.pattern is Pattern.RMW:
-            assert isinstance(plan.aggregation, Aggregation)
-            form = StoredForm(plan.packed, plan.aggregation)
-            self._store = open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form, disk)
-        else:
-            form = StoredForm(plan.packed)
-            self._store = AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form, disk=disk)
+        self._store = store or aligned_store(plan, directory, version, archive, disk)
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters
@@ -182,6 +178,23 @@ class AlignedInstance:
 
     def _count(self, **more: int) -> None:
         self.counters = counted(self.counters, **more)
+
+
+def aligned_store(
+    plan: WindowPlan,
+    directory: Path,
+    version: Version | None,
+    archive: Archive | None = None,
+    disk: Disk = LOCAL,
+    log: LogPart | None = None,
+) -> AlignedStore:
+    """The store of an operator with aligned windows."""
+    if plan.pattern is Pattern.RMW:
+        assert isinstance(plan.aggregation, Aggregation)
+        form = StoredForm(plan.packed, plan.aggregation)
+        return open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form, disk, log)
+    form = StoredForm(plan.packed)
+    return AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form, disk=disk, log=log)
 
 
 def runs(slices: Times) -> tuple[Times, Times]:

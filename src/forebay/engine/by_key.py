@@ -32,7 +32,7 @@ from forebay.store.identity import identities
 from forebay.store.key_index import Slots
 from forebay.store.metrics import Metrics
 from forebay.store.row_kernels import repeated
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, CustomWindows, Times
 
 _FEW = 1 << 14
@@ -42,7 +42,11 @@ _AT_ONCE = 1 << 16
 
 
 class ByKeyInstance(ABC):
-    """What the instances have in common; see `forebay.engine.instance.Instance`."""
+    """What the instances have in common; see `forebay.engine.instance.Instance`.
+
+    Parameters are those of `forebay.engine.open.open_instance`, and a store that it is to use, if not one of its own. Then
+    rows come with the identities of their keys, and it is not for the instance to keep the store.
+    """
 
     slices: tuple[str, ...] = ()
     """What divides the rows of a window that are aggregated apart."""
@@ -56,25 +60,30 @@ class ByKeyInstance(ABC):
         archive: Archive | None = None,
         disk: Disk = LOCAL,
         observer: Observer | None = None,
+        store: UnalignedStore | None = None,
     ) -> None:
         self._observer = observer
-        aggregation = plan.aggregation
-        shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
-        if isinstance(aggregation, Aggregation) and not shared:  # a window is of one key
-            aggregation = replace(aggregation, keys=(), carried=plan.keys)
-        self._plan = replace(plan, aggregation=aggregation)
+        self._plan = of_one_key(plan)
         self._incremental = plan.pattern is Pattern.RMW
         merge = self._merge if self._incremental else None
-        partial = aggregation if self._incremental and isinstance(aggregation, Aggregation) else None
-        form = StoredForm(plan.packed, partial, self.slices, converted=True)
-        self._store = open_stores.take(directory, version, plan.options, merge, archive, form, disk)
+        self._lent = store is not None
+        form = self.form_of(plan)
+        self._store = store or open_stores.take(directory, version, plan.options, merge, archive, form, disk)
+        self._store.merge = merge
         require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self._committed = False
         self.counters = self._store.base.counters
 
+    @classmethod
+    def form_of(cls, plan: WindowPlan) -> StoredForm:
+        """The form of what is stored."""
+        aggregation = of_one_key(plan).aggregation if plan.pattern is Pattern.RMW else None
+        partial = aggregation if isinstance(aggregation, Aggregation) else None
+        return StoredForm(plan.packed, partial, cls.slices, converted=True)
+
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
-        self._take(self._identified(batch), partial=partial)
+        self._take(batch if self._lent else self._identified(batch), partial=partial)
 
     @abstractmethod
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
@@ -108,7 +117,7 @@ class ByKeyInstance(ABC):
 
     def close(self) -> None:
         self._store.close()
-        if self._committed:
+        if self._committed and not self._lent:
             open_stores.keep(self._store)
 
     def _identified(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -211,3 +220,12 @@ class ByKeyInstance(ABC):
 
     def _count(self, **more: int) -> None:
         self.counters = counted(self.counters, **more)
+
+
+def of_one_key(plan: WindowPlan) -> WindowPlan:
+    """The plan with aggregates that need not be grouped by keys, as a window is of one key; where it is."""
+    aggregation = plan.aggregation
+    shared = isinstance(plan.windows, CustomWindows) and plan.windows.shared
+    if isinstance(aggregation, Aggregation) and not shared:
+        return replace(plan, aggregation=replace(aggregation, keys=(), carried=plan.keys))
+    return plan

@@ -17,6 +17,7 @@ from forebay.engine.panes import PaneInstance
 from forebay.engine.plan import WindowPlan
 from forebay.engine.preceding import PrecedingInstance
 from forebay.engine.sessions import SessionInstance
+from forebay.engine.shared import SharedInstance
 from forebay.engine.updates import UpdateInstance
 from forebay.engine.whole_key import WholeKeyInstance
 from forebay.store.archive import Archive
@@ -33,6 +34,7 @@ from forebay.windows import (
     Lives,
     Preceding,
     SessionWindows,
+    SharedWindows,
 )
 
 _KINDS: dict[type, Callable[..., Instance]] = {
@@ -46,6 +48,7 @@ _KINDS: dict[type, Callable[..., Instance]] = {
     FirstRows: DedupeInstance,
     Intervals: IntervalJoinInstance,
     Lives: ContinuousJoinInstance,
+    SharedWindows: SharedInstance,
 }
 
 

@@ -60,6 +60,8 @@ class WindowPlan:
         The columns that tell keys apart, if they are not ``keys``. Those that are not packed come beside what is.
     capture : Capture or None
         Where the operator's state accesses are recorded, if they are.
+    members : tuple of Member
+        The patterns of an operator that has several over the same events.
     """
 
     windows: Windows
@@ -73,8 +75,34 @@ class WindowPlan:
     idle_timeout: int | None = None
     identified_by: tuple[str, ...] | None = None
     capture: Capture | None = None
+    members: tuple[Member, ...] = ()
 
     @property
     def identity(self) -> tuple[str, ...]:
         """The columns that tell keys apart."""
         return self.keys if self.identified_by is None else self.identified_by
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the patterns that share events.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    id : str
+        What its state is called. Equal for patterns that can go on with each other's state.
+    plan : WindowPlan
+        The pattern alone: what of a packed batch it reads, and what it gives.
+    shared_keys : int
+        How many of its keys all patterns have; they come before the others.
+    gap : int
+        The gap of its sessions, in microseconds, if it has such windows.
+    """
+
+    name: str
+    id: str
+    plan: WindowPlan
+    shared_keys: int
+    gap: int = 0

@@ -29,10 +29,13 @@ from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import archive_at
+from forebay.store.events import ORDINAL
+from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
-from forebay.store.manifest import Manifest
+from forebay.store.manifest import EVENTS, Manifest
+from forebay.store.options import Options
 from forebay.store.unaligned import SLOT, UnalignedStore
-from forebay.windows import ENDLESS
+from forebay.windows import ENDLESS, TIME
 
 _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
@@ -92,16 +95,37 @@ class InstanceState:
     def tables(self, version: Version) -> Iterator[pl.DataFrame]:
         """The rows of a version with ``vnode`` and the bounds of their windows, ``start`` and ``end``, some at a time.
 
-        Aligned windows share rows by slice: ``start`` is that of the slice, and there is no ``end``.
+        Aligned windows share rows by slice: ``start`` is that of the slice, and there is no ``end``. Events that patterns
+        share have their time for ``start``.
         """
-        aligned = self.operator.aligned
-        for rows in self._aligned(version) if aligned else self._unaligned(version):
+        if self.operator.shares_events:
+            found = self._events(version)
+        else:
+            found = self._aligned(version) if self.operator.aligned else self._unaligned(version)
+        for rows in found:
             bounds = [pl.lit(self.vnode, pl.Int32).alias("vnode"), pl.col("start"), pl.col("end")]
             yield rows.select(*bounds, pl.exclude("start", "end"))
 
     def unaligned(self, version: Version) -> UnalignedStore:
         """The store of a version, to read from."""
         return UnalignedStore(self.root.directory, version, archive=self.root.archive)
+
+    def check(self, version: Version) -> None:
+        """Read all files of a version; an error of ours if one of them is damaged."""
+        log = ExtentLog(self.root.directory, version, Options(), self.root.archive)
+        for part in (log, *map(log.part, log.parts)):
+            for group in part.groups.tolist():
+                for _ in part.read(group):
+                    pass
+
+    def _events(self, version: Version) -> Iterator[pl.DataFrame]:
+        part = ExtentLog(self.root.directory, version, Options(), self.root.archive).part(EVENTS)
+        form = StoredForm(unified(part.schemas_of(part.groups.tolist())))
+        instant = pl.Datetime("us", "UTC")
+        for group in part.groups.tolist():
+            for batch in part.read(group):
+                events = pl.DataFrame(form.of(batch)).with_columns(pl.col(TIME).cast(instant).alias("start"))
+                yield events.drop(TIME, ORDINAL).with_columns(end=pl.lit(None, instant))
 
     def _aligned(self, version: Version) -> Iterator[pl.DataFrame]:
         store = AlignedStore(self.root.directory, version, [], archive=self.root.archive)
@@ -146,6 +170,11 @@ class OperatorState:
         """Whether all keys share its windows, and rows lie by slice."""
         by_key = self.layout.get("outputMode") == "update" or "firing" in self.layout
         return layouts.kind_of(self.layout) == "window" and not by_key
+
+    @property
+    def shares_events(self) -> bool:
+        """Whether it has several patterns, which share events."""
+        return layouts.kind_of(self.layout) == "patterns"
 
     @property
     def in_event_time(self) -> bool:
@@ -256,6 +285,8 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
     for instance in operator.instances:
         for version in instance.versions:
             try:
+                if operator.shares_events:
+                    instance.check(version)
                 rows, expected = sum(table.height for table in instance.tables(version)), _rows(instance, version)
                 if expected is not None and rows != expected:
                     raise CorruptState(f"version {version} has {rows} rows where {expected} are expected")
@@ -280,6 +311,8 @@ def require_there(root: Root, token: str, operators: Sequence[OperatorState]) ->
 
 def _rows(instance: InstanceState, version: Version) -> int | None:
     """How many rows a version says it has; None where it does not say."""
+    if instance.operator.shares_events:
+        return instance.manifest(version).rows_of(EVENTS)
     if instance.operator.aligned:
         return instance.manifest(version).rows
     if instance.operator.layout["pattern"] == "RMW":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog
+from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
@@ -24,6 +25,25 @@ SLICE = "slice"
 
 LOAD_FACTOR = 4
 """Memory that grouping a loaded partition takes, as a multiple of its size on disk."""
+
+
+class SliceStore(Protocol):
+    """What aligned windows ask of a store, see `AlignedStore`."""
+
+    @property
+    def base(self) -> Manifest: ...
+    @property
+    def slices(self) -> Times: ...
+    @property
+    def window_bytes(self) -> int: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    def append(self, slice_start: int, batch: pa.RecordBatch) -> None: ...
+    def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]: ...
+    def bytes_of(self, slices: Iterable[int]) -> int: ...
+    def drop(self, slices: Sequence[int]) -> None: ...
+    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version: ...
+    def close(self) -> None: ...
 
 
 class AlignedStore:
@@ -50,6 +70,8 @@ class AlignedStore:
         What rows are to be like, where some may have been stored otherwise.
     disk : Disk
         What the directory is on.
+    log : LogPart, optional
+        The part of a log that the store is to share with others, in place of a log of its own.
 
     Examples
     --------
@@ -76,6 +98,7 @@ class AlignedStore:
         archive: Archive | None = None,
         form: Form | None = None,
         disk: Disk = LOCAL,
+        log: LogPart | None = None,
     ) -> None:
         self.directory = directory
         self._options = options or Options()
@@ -83,7 +106,7 @@ class AlignedStore:
         self._combine = combine or pa.concat_batches
         self.form = form
         self._combine_bytes = combine_bytes
-        self._log = ExtentLog(directory, version, self._options, archive, disk)
+        self._log = log or ExtentLog(directory, version, self._options, archive, disk)
         self._buffer: dict[int, list[pa.RecordBatch]] = {}
         self._buffered_bytes = 0
         self._touched: set[int] = set()
@@ -104,6 +127,11 @@ class AlignedStore:
         """Starts of the slices that have rows, ascending."""
         return np.union1d(self._log.groups, np.array(list(self._buffer), dtype=np.int64))
 
+    @property
+    def buffered_rows(self) -> int:
+        """How many rows are in the write buffer."""
+        return sum(batch.num_rows for batches in self._buffer.values() for batch in batches)
+
     def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
         """Add rows to a slice."""
         self._counts.writes += batch.num_rows
@@ -118,23 +146,11 @@ class AlignedStore:
         Rows of one key are in one partition, in order of arrival within each slice.
         """
         batches = [(start, batch) for start in slices for batch in self.rows(start)]
-        partitions = -(-self.bytes_of(slices) // self.window_bytes) if self._keys else 1
-        if partitions <= 1:
-            yield from _together(batches)
-            return
-        which = pl.struct(self._keys).hash() % partitions
-        places = [
-            pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.min_scalar_type(partitions))
-            for _, batch in batches
-        ]
-        for partition in range(partitions):
-            yield from _together(
-                (start, batch.filter(pa.array(place == partition)))
-                for (start, batch), place in zip(batches, places, strict=True)
-            )
+        yield from partitions_of(batches, self._keys, -(-self.bytes_of(slices) // self.window_bytes))
 
-    def bytes_of(self, slices: Sequence[int]) -> int:
+    def bytes_of(self, slices: Iterable[int]) -> int:
         """Size of the rows of some slices, on disk and in the write buffer."""
+        slices = list(slices)
         buffered: int = sum(batch.nbytes for start in slices for batch in self._buffer.get(start, ()))
         return self._log.bytes_of(slices) + buffered
 
@@ -197,6 +213,25 @@ class AlignedStore:
         self._touched.update(self._buffer)
         self._buffer.clear()
         self._buffered_bytes = 0
+
+
+def partitions_of(
+    batches: Sequence[tuple[int, pa.RecordBatch]], keys: Sequence[str], partitions: int
+) -> Iterator[pl.DataFrame]:
+    """Rows of slices with a `SLICE` column, as so many frames that have no key in common; one if there are no keys."""
+    if partitions <= 1 or not keys:
+        yield from _together(batches)
+        return
+    which = pl.struct(list(keys)).hash() % partitions
+    places = [
+        pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.min_scalar_type(partitions))
+        for _, batch in batches
+    ]
+    for partition in range(partitions):
+        yield from _together(
+            (start, batch.filter(pa.array(place == partition)))
+            for (start, batch), place in zip(batches, places, strict=True)
+        )
 
 
 def _together(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pl.DataFrame]:

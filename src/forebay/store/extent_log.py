@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +48,71 @@ LEAST_COMPACTED = 1 << 20
 """Files that together are smaller than this (bytes) are never compacted."""
 
 
-class ExtentLog:
+class Groups(ABC):
+    """Rows by group: what a log and its parts have in common."""
+
+    _part = ""
+
+    def __init__(self, extents: dict[int, list[Extent]]) -> None:
+        self._extents = extents
+
+    @property
+    @abstractmethod
+    def _whole(self) -> ExtentLog:
+        """The log that has the files."""
+
+    @property
+    def groups(self) -> npt.NDArray[np.int64]:
+        """The groups that have rows, ascending."""
+        return np.array(sorted(self._extents), dtype=np.int64)
+
+    def bytes_of(self, groups: Iterable[int]) -> int:
+        """Size on disk of the rows of ``groups``."""
+        return sum(extent.length for group in groups for extent in self._extents.get(group, ()))
+
+    def rows_of(self, groups: Iterable[int]) -> int:
+        """Number of rows in ``groups``."""
+        return sum(extent.rows for group in groups for extent in self._extents.get(group, ()))
+
+    def schemas_of(self, groups: Iterable[int]) -> list[pa.Schema]:
+        """The different columns that rows of some groups have, as forms of the query have written them."""
+        extents = (extent for group in groups for extent in self._extents.get(group, ()))
+        return self._whole._schemas(extents)
+
+    def append(self, group: int, batch: pa.RecordBatch) -> None:
+        """Write rows of a group as a new extent."""
+        self._extents.setdefault(group, []).append(self._whole._write(group, batch, self._part))
+
+    def read(self, group: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a group, extent by extent, in order of arrival."""
+        yield from self._whole._read(self._extents.get(group, []))
+
+    def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
+        """Keep the number of extents of a group logarithmic in the number of times it was appended to.
+
+        From the youngest extent backwards, an extent joins as long as it is no larger than what has joined before it. So a
+        row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are,
+        and at most twice as much becomes one.
+        """
+        extents = self._extents.get(group, [])
+        if len(extents) <= MAX_EXTENTS:
+            return
+        first = joining([extent.length for extent in extents], combine_bytes)
+        if len(extents) - first > 1:
+            batch = combine(list(self._whole._read(extents[first:])))
+            del extents[first:]
+            self.append(group, batch)
+
+    def drop(self, groups: Iterable[int]) -> None:
+        """Forget groups; their files go when no kept version names them."""
+        for group in groups:
+            self._extents.pop(group, None)
+
+
+class ExtentLog(Groups):
     """Rows by group, on disk.
+
+    Several stores share the versions of one log if each keeps its groups in a `part` of its own.
 
     Parameters
     ----------
@@ -72,9 +136,11 @@ class ExtentLog:
         self._archive, self._disk = archive, disk
         self.base = base = self._manifest(version) if version else Manifest(secret=new_secret())
         self._segments = dict(base.segments)
-        self._extents: dict[int, list[Extent]] = {}
+        super().__init__({})
+        self._parts: dict[str, dict[int, list[Extent]]] = {"": self._extents, **{name: {} for name in base.parts}}
+        self._counters = dict(base.parts)
         for extent in base.extents:
-            self._extents.setdefault(extent.group, []).append(extent)
+            self._parts[extent.part].setdefault(extent.group, []).append(extent)
         self._readers: dict[str, SegmentReader] = {}
         self._writers: dict[pa.Schema, SegmentWriter] = {}
         self._next = Version.after(base.version)
@@ -88,9 +154,27 @@ class ExtentLog:
         self._disk = disk
 
     @property
-    def groups(self) -> npt.NDArray[np.int64]:
-        """The groups that have rows, ascending."""
-        return np.array(sorted(self._extents), dtype=np.int64)
+    def next(self) -> Version:
+        """The version that the next commit makes."""
+        return self._next
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the parts that there are."""
+        return list(self._counters)
+
+    def part(self, name: str) -> LogPart:
+        """The part of a store that shares the versions of this log; a new one is empty."""
+        self._counters.setdefault(name, Counters())
+        return LogPart(self, name, self._parts.setdefault(name, {}))
+
+    def drop_part(self, name: str) -> None:
+        """Forget a part with all its groups."""
+        del self._parts[name], self._counters[name]
+
+    @property
+    def _whole(self) -> ExtentLog:
+        return self
 
     @property
     def disk_bytes(self) -> int:
@@ -98,52 +182,6 @@ class ExtentLog:
         sizes = {name: segment.size for name, segment in self._segments.items()}
         sizes |= {writer.name: writer.size for writer in self._writers.values()}
         return sum(sizes[name] for name in {extent.segment for extent in self._live()})
-
-    def bytes_of(self, groups: Iterable[int]) -> int:
-        """Size on disk of the rows of ``groups``."""
-        return sum(extent.length for group in groups for extent in self._extents.get(group, ()))
-
-    def rows_of(self, groups: Iterable[int]) -> int:
-        """Number of rows in ``groups``."""
-        return sum(extent.rows for group in groups for extent in self._extents.get(group, ()))
-
-    def schemas_of(self, groups: Iterable[int]) -> list[pa.Schema]:
-        """The different columns that rows of some groups have, as forms of the query have written them."""
-        extents = (extent for group in groups for extent in self._extents.get(group, ()))
-        segments = {self._segments[extent.segment].schema_crc: extent.segment for extent in extents}
-        return [self._reader(name).schema for name in segments.values()]
-
-    def append(self, group: int, batch: pa.RecordBatch) -> None:
-        """Write rows of a group as a new extent."""
-        with self._whole_or_failed():
-            writer = self._writer(batch.schema)
-            self._extents.setdefault(group, []).append(writer.append(group, batch))
-            self._close_if_full(writer)
-
-    def read(self, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a group, extent by extent, in order of arrival."""
-        yield from self._read(self._extents.get(group, []))
-
-    def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
-        """Keep the number of extents of a group logarithmic in the number of times it was appended to.
-
-        From the youngest extent backwards, an extent joins as long as it is no larger than what has joined before it. So a
-        row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are,
-        and at most twice as much becomes one.
-        """
-        extents = self._extents.get(group, [])
-        if len(extents) <= MAX_EXTENTS:
-            return
-        first = joining([extent.length for extent in extents], combine_bytes)
-        if len(extents) - first > 1:
-            batch = combine(list(self._read(extents[first:])))
-            del extents[first:]
-            self.append(group, batch)
-
-    def drop(self, groups: Iterable[int]) -> None:
-        """Forget groups; their files go when no kept version names them."""
-        for group in groups:
-            self._extents.pop(group, None)
 
     def compact(self, max_space_amplification: float) -> bool:
         """Move the live extents of the emptiest segments, until the files are so few times as large as what is live.
@@ -170,8 +208,9 @@ class ExtentLog:
             total -= self._segments[name].size - live[name]
             self.zero_copy_bytes += live[name]
         if moved:
-            for group, extents in self._extents.items():
-                self._extents[group] = [moved.get(extent, extent) for extent in extents]
+            for groups in self._parts.values():
+                for group, extents in groups.items():
+                    groups[group] = [moved.get(extent, extent) for extent in extents]
         return bool(moved)
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
@@ -188,7 +227,8 @@ class ExtentLog:
             batch=batch,
             secret=self.base.secret,
             segments={name: segment for name, segment in self._segments.items() if name in live},
-            extents=tuple(extent for group in sorted(self._extents) for extent in self._extents[group]),
+            extents=tuple(self._live()),
+            parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
         manifests.write(self._directory, manifest, self._disk)
@@ -240,7 +280,20 @@ class ExtentLog:
             raise
 
     def _live(self) -> Iterator[Extent]:
-        return itertools.chain.from_iterable(self._extents.values())
+        for groups in self._parts.values():
+            for group in sorted(groups):
+                yield from groups[group]
+
+    def _write(self, group: int, batch: pa.RecordBatch, part: str) -> Extent:
+        with self._whole_or_failed():
+            writer = self._writer(batch.schema)
+            extent = writer.append(group, batch, part)
+            self._close_if_full(writer)
+        return extent
+
+    def _schemas(self, extents: Iterable[Extent]) -> list[pa.Schema]:
+        segments = {self._segments[extent.segment].schema_crc: extent.segment for extent in extents}
+        return [self._reader(name).schema for name in segments.values()]
 
     def _writer(self, schema: pa.Schema) -> SegmentWriter:
         """The segment that rows of a schema are written to."""
@@ -336,6 +389,54 @@ class ExtentLog:
                 self._disk.unlink(path)
         if self._archive is not None and self._next.number % _COLLECTED_EVERY == 0:
             archives.collect(self._archive, oldest, named)
+
+
+class LogPart(Groups):
+    """The groups of one of several stores that share the versions of a log; made by `ExtentLog.part`.
+
+    A store works on it as on a log of its own, but for what is the whole log's business: compaction of files, and commits.
+    """
+
+    def __init__(self, log: ExtentLog, name: str, extents: dict[int, list[Extent]]) -> None:
+        super().__init__(extents)
+        self._log, self._part = log, name
+
+    @property
+    def _whole(self) -> ExtentLog:
+        return self._log
+
+    @property
+    def base(self) -> Manifest:
+        """The version that was opened or committed last, with the counters of this part."""
+        base = self._log.base
+        return replace(base, counters=base.parts.get(self._part, Counters()))
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of its extents: files are the whole log's."""
+        return self.bytes_of(self._extents)
+
+    def compact(self, max_space_amplification: float) -> bool:
+        """Nothing moves: files are compacted by the whole log."""
+        return False
+
+    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
+        """Have these counters in the next version of the whole log; that version."""
+        self._log._counters[self._part] = counters
+        return self._log.next
+
+    def snapshot(self, directory: Path) -> None:
+        """Give the version committed last, of all parts, to another directory."""
+        self._log.snapshot(directory)
+
+    def count_into(self, metrics: Metrics) -> None:
+        """Bring the counts of a store up to date, but for those of files, which are the whole log's."""
+
+    def use(self, disk: Disk) -> None:
+        """Nothing: the whole log has a disk."""
+
+    def close(self) -> None:
+        """Nothing: the whole log has files."""
 
 
 def joining(sizes: list[int], largest: int) -> int:

@@ -21,10 +21,16 @@ from forebay.store.segment import Extent, Segment
 
 FORMAT = 4
 
-_READABLE = {b"3", b"4"}
+FORMAT_OF_PARTS = 5
+"""What a manifest with parts has; earlier releases must not take the parts for one store."""
+
+_READABLE = {b"3", b"4", b"5"}
 """Manifests of format 3 have no secret."""
 
 KIND_BITS = 61
+EVENTS = "events"
+"""The part that has the events which several patterns share (`forebay.store.events`)."""
+
 INDEXES = 1 << KIND_BITS
 """Groups from this number on hold no rows of the user's but where such are to be found."""
 
@@ -56,7 +62,8 @@ class Manifest:
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, None in the empty store;
     ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they
     name and this one does not: files that go when those versions do; ``batch`` is the micro-batch that made it; ``secret``
-    is what keys are identified under (`forebay.store.identity`), None in stores that were begun before there was one.
+    is what keys are identified under (`forebay.store.identity`), None in stores that were begun before there was one;
+    ``parts`` are the stores that share the version, by name, each with its own counters.
     """
 
     version: Version | None = None
@@ -68,11 +75,16 @@ class Manifest:
     extents: tuple[Extent, ...] = ()
     batch: int | None = None
     secret: str | None = None
+    parts: Mapping[str, Counters] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """Rows, or partial aggregates, that the store holds."""
         return sum(extent.rows for extent in self.extents if extent.group < INDEXES)
+
+    def rows_of(self, part: str) -> int:
+        """Rows that a part of the store holds."""
+        return sum(extent.rows for extent in self.extents if extent.part == part and extent.group < INDEXES)
 
     @property
     def size(self) -> int:
@@ -85,7 +97,7 @@ def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
     if manifest.version is None:
         raise ValueError("a manifest without a version is the empty store and is never written")
     body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
-    header = f"forebay manifest {FORMAT} {zlib.crc32(body):08x}\n".encode()
+    header = f"forebay manifest {FORMAT_OF_PARTS if manifest.parts else FORMAT} {zlib.crc32(body):08x}\n".encode()
     disk.publish(directory / filenames.manifest(manifest.version), header + body)
 
 
@@ -112,7 +124,8 @@ def parse(data: bytes, path: Path) -> Manifest:
         raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {_RESTORE}")
     if words[2] not in _READABLE:
         raise CorruptState(
-            f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 and {FORMAT}. "
+            f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 to "
+            f"{FORMAT_OF_PARTS}. "
             "Run the forebay release that wrote it."
         )
     if words[3] != f"{zlib.crc32(body):08x}".encode():
@@ -133,6 +146,11 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         column: [getattr(extent, column) for extent in manifest.extents] for column in _EXTENT_COLUMNS
     }
     extents["segment"] = [order[extent.segment] for extent in manifest.extents]
+    parts: dict[str, Any] = {}
+    if manifest.parts:
+        numbers = {name: number for number, name in enumerate(("", *manifest.parts))}
+        extents["part"] = [numbers[extent.part] for extent in manifest.extents]
+        parts["parts"] = [{"name": name, "counters": asdict(counters)} for name, counters in manifest.parts.items()]
     return {
         "version": str(manifest.version),
         "history": [str(version) for version in manifest.history],
@@ -143,6 +161,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "counters": asdict(manifest.counters),
         "segments": [asdict(segment) for segment in manifest.segments.values()],
         "extents": extents,
+        **parts,
     }
 
 
@@ -152,7 +171,10 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         if not filenames.is_segment(segment.name):
             raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {_RESTORE}")
     columns = content["extents"]
-    rows = zip(*(columns[column] for column in (*_EXTENT_COLUMNS, "segment")), strict=True)
+    parts = {part["name"]: Counters(**part["counters"]) for part in content.get("parts", ())}
+    names = ("", *parts)
+    of_parts = columns.get("part", [0] * len(columns["group"]))
+    rows = zip(*(columns[column] for column in (*_EXTENT_COLUMNS, "segment")), of_parts, strict=True)
     return Manifest(
         version=Version.parse(content["version"]),
         history=tuple(Version.parse(version) for version in content["history"]),
@@ -163,7 +185,8 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         counters=Counters(**content["counters"]),
         segments={segment.name: segment for segment in segments},
         extents=tuple(
-            Extent(start, segments[segment].name, offset, length, crc, count)
-            for start, offset, length, crc, count, segment in rows
+            Extent(start, segments[segment].name, offset, length, crc, count, names[part])
+            for start, offset, length, crc, count, segment, part in rows
         ),
+        parts=parts,
     )

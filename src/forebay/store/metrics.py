@@ -28,6 +28,8 @@ class Metrics:
         Size of the files of the newest version, and of the rows in them that are still needed.
     memory_bytes : int
         Buffers and key index.
+    events : int
+        Events that are stored for several patterns together.
     uploaded_bytes, upload_seconds : int, float
         What was brought to where versions are safe, if not in the directory, and how long that took.
     """
@@ -46,6 +48,7 @@ class Metrics:
     disk_bytes: int = 0
     live_bytes: int = 0
     memory_bytes: int = 0
+    events: int = 0
     uploaded_bytes: int = 0
     upload_seconds: float = 0.0
 

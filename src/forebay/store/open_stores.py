@@ -8,18 +8,36 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from pathlib import Path
+from typing import Protocol
 
 from forebay.store import filenames
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.form import Form
+from forebay.store.manifest import Manifest
 from forebay.store.options import Options
 from forebay.store.unaligned import Merge, UnalignedStore
 
 _MOST = 512
 
-_open: OrderedDict[Path, UnalignedStore] = OrderedDict()
+
+class Kept(Protocol):
+    """What can be kept: the store of an operator, or the stores that its patterns share."""
+
+    directory: Path
+    options: Options
+    form: Form | None
+
+    @property
+    def base(self) -> Manifest: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    def use(self, disk: Disk) -> None: ...
+    def rest(self) -> None: ...
+
+
+_open: OrderedDict[Path, Kept] = OrderedDict()
 _sizes: dict[Path, int] = {}
 """Bytes of memory of each, when it was kept."""
 
@@ -37,6 +55,15 @@ def take(
 
     It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
     """
+    store = taken(directory, version, options, form, disk)
+    if isinstance(store, UnalignedStore):
+        store.merge = merge
+        return store
+    return UnalignedStore(directory, version, options, merge, archive, form, disk)
+
+
+def taken(directory: Path, version: Version | None, options: Options, form: Form, disk: Disk = LOCAL) -> Kept | None:
+    """What was kept of a directory, if version, options and form are the same. It is not kept any more."""
     store = _open.pop(directory, None)
     _sizes.pop(directory, None)
     if (
@@ -48,18 +75,17 @@ def take(
         and store.form.id == form.id
         and (directory / filenames.manifest(version)).exists()  # a directory that was not used for long is removed
     ):
-        store.merge = merge
         store.use(disk)
         return store
-    return UnalignedStore(directory, version, options, merge, archive, form, disk)
+    return None
 
 
-def keep(store: UnalignedStore) -> None:
+def keep(store: Kept) -> None:
     """Keep a store that has been committed and has let go of its files.
 
     Those used longest ago go when memory runs short.
     """
-    store.merge = None  # it belongs to the batch that is over, and that has the store: a cycle would outlive both
+    store.rest()
     store.use(LOCAL)
     _open[store.directory], _sizes[store.directory] = store, store.memory_bytes
     while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > store.options.memory_bytes):

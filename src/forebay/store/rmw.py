@@ -16,6 +16,7 @@ import pyarrow as pa
 from forebay.store.aligned import LOAD_FACTOR, AlignedStore
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
+from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.options import Options
@@ -32,6 +33,7 @@ def open_rmw(
     archive: Archive | None = None,
     form: Form | None = None,
     disk: Disk = LOCAL,
+    log: LogPart | None = None,
 ) -> AlignedStore:
     """A store of partial aggregates by slice: an `AlignedStore` that merges what it combines.
 
@@ -53,6 +55,8 @@ def open_rmw(
         What rows are to be like, where some may have been stored otherwise.
     disk : Disk
         What the directory is on.
+    log : LogPart, optional
+        The part of a log that the store is to share with others, in place of a log of its own.
 
     Returns
     -------
@@ -76,7 +80,7 @@ def open_rmw(
 
     options = options or Options()
     largest = options.memory_bytes // LOAD_FACTOR // 2  # twice that is merged at once
-    return AlignedStore(directory, version, keys, options, combine, largest, archive, form, disk)
+    return AlignedStore(directory, version, keys, options, combine, largest, archive, form, disk, log)
 
 
 def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:

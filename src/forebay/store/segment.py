@@ -28,7 +28,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Extent:
-    """Rows of one group: where their record batch lies (bytes), its CRC-32, and how many rows it has."""
+    """Rows of one group: where their record batch lies (bytes), its CRC-32, and how many rows it has.
+
+    ``part`` names the part of the log that the group is in; "" is the log itself.
+    """
 
     group: int
     segment: str
@@ -36,6 +39,7 @@ class Extent:
     length: int
     crc: int
     rows: int
+    part: str = ""
 
 
 class SegmentWriter:
@@ -68,10 +72,10 @@ class SegmentWriter:
             self.abandon()
             raise
 
-    def append(self, group: int, batch: pa.RecordBatch) -> Extent:
+    def append(self, group: int, batch: pa.RecordBatch, part: str = "") -> Extent:
         """Write one extent and return where it is."""
         message = batch.serialize()
-        extent = Extent(group, self._path.name, self.size, message.size, zlib.crc32(message), batch.num_rows)
+        extent = Extent(group, self._path.name, self.size, message.size, zlib.crc32(message), batch.num_rows, part)
         self._write(message)
         return extent
 

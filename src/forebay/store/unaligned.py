@@ -22,7 +22,7 @@ from forebay.errors import InvalidArgument
 from forebay.store import row_kernels as kernels
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, joining
+from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, LogPart, joining
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.key_index import KeyIndex, Slots
@@ -66,6 +66,8 @@ class UnalignedStore:
         What rows are to be like, where some may have been stored otherwise.
     disk : Disk
         What the directory is on.
+    log : LogPart, optional
+        The part of a log that the store is to share with others, in place of a log of its own.
 
     Examples
     --------
@@ -91,12 +93,13 @@ class UnalignedStore:
         archive: Archive | None = None,
         form: Form | None = None,
         disk: Disk = LOCAL,
+        log: LogPart | None = None,
     ) -> None:
         self.directory = directory
         self.options = options or Options()
         self.merge = merge
         self.form = form
-        self._log = ExtentLog(directory, version, self.options, archive, disk)
+        self._log = log or ExtentLog(directory, version, self.options, archive, disk)
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
         self._pieces: dict[int, Pieces] = {}
@@ -106,6 +109,10 @@ class UnalignedStore:
     def use(self, disk: Disk) -> None:
         """Work on another disk from now on: one on which the same directory is."""
         self._log.use(disk)
+
+    def rest(self) -> None:
+        """Let go of the batch that is over. It has the store, too, and a cycle would outlive both."""
+        self.merge = None
 
     @property
     def base(self) -> Manifest:

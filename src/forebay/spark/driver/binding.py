@@ -7,6 +7,7 @@ refuses is refused here with Spark's reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -19,7 +20,7 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
-from forebay.patterns import choose
+from forebay.patterns import Choice, choose
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, time_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
@@ -28,6 +29,40 @@ from forebay.spark.driver.sides import SIDE, Sides
 from forebay.spark.driver.windows import CustomWindow, Window, quoted, text_of
 from forebay.state.layout import APPLY
 from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding
+
+NOTHING = "a_"
+"""The input column of an operator without keys and inputs."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call bound to the columns and types of its DataFrame: what an operator of it would be.
+
+    Attributes
+    ----------
+    windowing : Windowing
+        Its windows.
+    keys : tuple of Key
+        Its keys.
+    times : dict
+        Columns for pack alone, by name.
+    aggregation : Aggregation, UserFunction or WindowJoin
+        What is computed.
+    reads : dict
+        The input columns that each aggregate reads.
+    schema : StructType
+        The result.
+    choice : Choice
+        The store.
+    """
+
+    windowing: Windowing
+    keys: tuple[Key, ...]
+    times: dict[str, Column]
+    aggregation: Aggregation | UserFunction | WindowJoin
+    reads: dict[str, tuple[str, ...]]
+    schema: T.StructType
+    choice: Choice
 
 
 def bind(
@@ -40,6 +75,35 @@ def bind(
     idle_timeout: int | None = None,
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
+    inputs = Inputs(df)
+    key_names = tuple(f"k{position}" for position in range(len(keys)))
+    call = bind_call(df, window, keys, key_names, aggregates, inputs, firing, idle_timeout)
+    packed = inputs.columns if keys or inputs.columns else [F.lit(True).alias(NOTHING)]  # rows without columns would be none
+    return planned(
+        df,
+        conf,
+        call.windowing,
+        call.keys,
+        call.times,
+        packed,
+        call.aggregation,
+        {text: {name: inputs.types[name] for name in names} for text, names in call.reads.items()},
+        call.schema,
+        call.choice,
+    )
+
+
+def bind_call(
+    df: DataFrame,
+    window: Window,
+    keys: Sequence[Column | str],
+    key_names: tuple[str, ...],
+    aggregates: Sequence[Aggregate | Apply] | Sides,
+    inputs: Inputs,
+    firing: Firing | None = None,
+    idle_timeout: int | None = None,
+) -> Call:
+    """Bind a call whose keys are packed as ``key_names``, and whose inputs are collected with those of others."""
     sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
     apply = None if sides else _only_apply(aggregates)
     named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
@@ -67,9 +131,7 @@ def bind(
     key_fields = window_and_keys[windowed:]
     for field in key_fields:
         require_supported(field.dataType, f"the key {field.name}")
-    key_names = tuple(f"k{position}" for position in range(len(keys)))
 
-    inputs = Inputs(df)
     aggregation: Aggregation | UserFunction | WindowJoin
     reads: dict[str, tuple[str, ...]]
     if apply:
@@ -100,19 +162,15 @@ def bind(
     choice = choose(holistic, aligned=aligned, moving=isinstance(windows, Preceding))
     if isinstance(window, CustomWindow) and window.incremental and holistic:
         raise InvalidArgument(f"the window is to be incremental, but {choice.reason}; leave incremental out")
-    packed = inputs.columns if keys or inputs.columns else [F.lit(True).alias("a_")]  # rows without columns would be none
-    told = [
+    told = tuple(
         Key(text_of(key), column, field.dataType) for key, column, field in zip(keys, key_columns, key_fields, strict=True)
-    ]
-    return planned(
-        df,
-        conf,
+    )
+    return Call(
         Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout),
         told,
         {TIME: time, **assignment.columns},
-        packed,
         aggregation,
-        {text: {name: inputs.types[name] for name in names} for text, names in reads.items()},
+        reads,
         T.StructType([*window_and_keys, *results]),
         choice,
     )

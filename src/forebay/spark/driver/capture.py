@@ -5,7 +5,7 @@ from __future__ import annotations
 from forebay.errors import UnsupportedConfiguration
 from forebay.patterns import Pattern
 from forebay.spark.properties import PREFIX
-from forebay.windows import Buffered, CountWindows, Firing, FirstRows, Lives, Preceding, Windows
+from forebay.windows import Buffered, CountWindows, Firing, FirstRows, Lives, Preceding, SharedWindows, Windows
 
 CAPTURE = PREFIX + "captureTrace"
 
@@ -27,6 +27,8 @@ def require_capturable(windows: Windows, firing: Firing | None, pattern: Pattern
         why = "of fb.continuousJoin"
     elif isinstance(windows, Buffered):
         why = "of fb.buffer"
+    elif isinstance(windows, SharedWindows):
+        why = "of fb.patterns"
     if why is not None:
         raise UnsupportedConfiguration(
             f"{CAPTURE} is set, but the state accesses {why} cannot be captured ({text}). Unset it while this operator is "

@@ -15,7 +15,7 @@ from forebay.spark.driver.plans import uppermost
 from forebay.spark.driver.windows import quoted
 from forebay.spark.worker import stages, startup
 from forebay.spark.worker.clock import Clock, clock_of
-from forebay.windows import END, TIME
+from forebay.windows import END, TIME, SharedWindows
 
 if TYPE_CHECKING:
     from forebay.spark.driver.planner import BoundOperator
@@ -89,6 +89,11 @@ def late(results: DataFrame) -> DataFrame:
             "them; call late() sooner after it"
         )
     df, bound = _operators[found[0]]
+    if isinstance(bound.plan.windows, SharedWindows):
+        raise InvalidArgument(
+            "late() cannot tell what an operator of several patterns drops: an event may be late for one and in time for "
+            "another. Take late(fb.groupBy(...).agg(...)) of the pattern that matters."
+        )
     if bound.plan.idle_timeout is not None:
         raise InvalidArgument("late() cannot tell what an operator with idleTimeout drops, which goes by the wall clock")
     if clock_of(bound.plan) is not Clock.WATERMARK:

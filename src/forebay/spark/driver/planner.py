@@ -115,7 +115,7 @@ def planned(
     key_columns = [key.column.alias(name) for name, key in zip(names, keys, strict=True)]
     high, low = identity([key.column for key in keys], [key.kind for key in keys])
     kept = [*(key_columns if stored_keys else []), *packed]
-    hashes = {HIGH: high} if choice.pattern is Pattern.AAR else {HIGH: high, LOW: low}
+    hashes = {HIGH: high} if choice.pattern in (Pattern.AAR, Pattern.SHARED) else {HIGH: high, LOW: low}
     beside = [column.alias(name) for name, column in {TIME: times[TIME], **hashes, **times}.items()]
     firing, idle_timeout = windowing.firing, windowing.idle_timeout
     with analysis():

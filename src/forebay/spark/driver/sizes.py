@@ -10,6 +10,7 @@ from forebay.spark.driver import metrics
 from forebay.state import instances
 from forebay.state.places import Root
 from forebay.store.archive import Archive
+from forebay.store.manifest import EVENTS
 
 _log = logging.getLogger("forebay")
 
@@ -44,6 +45,7 @@ def _read(operator: Archive) -> dict[int, dict[str, float]]:
         vnode: {
             "stateBytes": sum(segment.size for segment in manifest.segments.values()),
             "stateLiveBytes": manifest.size,
+            "storedEvents": manifest.rows_of(EVENTS),
             "memoryBytes": 0,
         }
         for vnode, manifest in instances.newest(operator)

@@ -39,6 +39,7 @@ UNITS = {
 SIZES = {
     "stateBytes": "bytes of the stores' files",
     "stateLiveBytes": "bytes of these that are still needed",
+    "storedEvents": "events that are stored for several patterns together",
     "memoryBytes": "bytes of buffers and key indexes in memory",
 }
 """What is as it is after a micro-batch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from forebay.engine.plan import WindowPlan
-from forebay.windows import Buffered, CountWindows, GlobalWindow
+from forebay.windows import Buffered, CountWindows, GlobalWindow, SharedWindows
 
 
 class Clock(Enum):
@@ -24,4 +24,7 @@ def clock_of(plan: WindowPlan) -> Clock:
         return Clock.WALL
     if isinstance(plan.windows, GlobalWindow):
         return Clock.WALL if plan.windows.every else Clock.NONE
+    if isinstance(plan.windows, SharedWindows):
+        clocks = {clock_of(member.plan) for member in plan.members}
+        return Clock.WATERMARK if Clock.WATERMARK in clocks else Clock.NONE
     return Clock.NONE if isinstance(plan.windows, CountWindows) else Clock.WATERMARK

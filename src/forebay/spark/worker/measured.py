@@ -40,5 +40,6 @@ def measured(
         "commitTimeMs": commit,
         "stateBytes": store.disk_bytes,
         "stateLiveBytes": store.live_bytes,
+        "storedEvents": store.events,
         "memoryBytes": store.memory_bytes,
     }

@@ -31,7 +31,9 @@ from forebay.windows import (
     CustomWindows,
     Preceding,
     SessionWindows,
+    SharedWindows,
     Times,
+    bound_of,
 )
 
 CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
@@ -216,24 +218,37 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
     if hashed:
         columns |= {HIGH: chunk[HIGH], LOW: chunk[LOW] if LOW in chunk.schema.names else chunk[HIGH]}
     windows = plan.windows
-    if isinstance(windows, CustomWindows):
-        times = chunk[TIME].cast(pa.int64()).to_numpy()
-        try:
-            start, end = windows.assigner(times)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"the assigner of fb.custom_window did not give two arrays: {error}") from error
-        columns |= {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
-        if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
-            raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")
-        if windows.ett is not None:
-            bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
-            columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
+    times = chunk[TIME].cast(pa.int64())
+    if isinstance(windows, SharedWindows):
+        columns[TIME] = times
+        for position, member in enumerate(plan.members):
+            if isinstance(member.plan.windows, CustomWindows):
+                assigned = _assigned(member.plan.windows, times.to_numpy())
+                columns |= {bound_of(name, position): values for name, values in assigned.items()}
+    elif isinstance(windows, CustomWindows):
+        columns |= _assigned(windows, times.to_numpy())
         if windows.shared and hashed:
-            columns |= {HIGH: pa.array(np.zeros_like(times)), LOW: pa.array(np.zeros_like(times))}
+            nothing = pa.array(np.zeros(len(times), np.int64))
+            columns |= {HIGH: nothing, LOW: nothing}
     elif isinstance(windows, Preceding):
-        columns |= {START: chunk[TIME].cast(pa.int64())}
+        columns |= {START: times}
     elif END in chunk.schema.names:
-        columns |= {START: chunk[TIME].cast(pa.int64()), END: chunk[END].cast(pa.int64())}
+        columns |= {START: times, END: chunk[END].cast(pa.int64())}
+    return columns
+
+
+def _assigned(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
+    """Bounds, and estimated trigger times if there are such, of the windows of rows, as a user assigns them."""
+    try:
+        start, end = windows.assigner(times)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"the assigner of fb.custom_window did not give two arrays: {error}") from error
+    columns = {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
+    if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
+        raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")
+    if windows.ett is not None:
+        bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
+        columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
     return columns
 
 

@@ -1,0 +1,188 @@
+"""The stores of patterns that share events: all of them in one log, so that they have one version."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.engine.aligned import AlignedInstance, aligned_store
+from forebay.engine.counts import CountInstance
+from forebay.engine.instance import Instance
+from forebay.engine.plan import Member, WindowPlan
+from forebay.engine.sessions import SessionInstance
+from forebay.engine.stored_form import StoredForm
+from forebay.patterns import Pattern
+from forebay.store.aligned import AlignedStore
+from forebay.store.aligned_events import AlignedEvents
+from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
+from forebay.store.events import EVENT, ORDINAL, EventLog, EventSlice
+from forebay.store.extent_log import ExtentLog
+from forebay.store.filenames import Version
+from forebay.store.form import Form
+from forebay.store.manifest import Counters, Manifest
+from forebay.store.metrics import Metrics
+from forebay.store.references import ReferenceStore
+from forebay.store.unaligned import UnalignedStore
+from forebay.windows import (
+    TIME,
+    AlignedWindows,
+    CountWindows,
+)
+
+
+def slicing_of(windows: list[AlignedWindows]) -> AlignedWindows | None:
+    """The longest slices that no bound of any of several aligned windows divides.
+
+    Examples
+    --------
+    >>> slicing_of([AlignedWindows(60, 20), AlignedWindows(90, 90, 15)])
+    AlignedWindows(size=5, slide=5, offset=0)
+    """
+    if not windows:
+        return None
+    offset = windows[0].offset
+    lengths = [each.slice_length for each in windows]
+    length = math.gcd(*lengths, *(each.offset - offset for each in windows))
+    return AlignedWindows(length, length, offset % length)
+
+
+class SharedStores:
+    """The stores that patterns share, and those that each has, in one log: what a worker keeps between micro-batches.
+
+    Parameters are those of `forebay.engine.open.open_instance`.
+    """
+
+    def __init__(
+        self, plan: WindowPlan, directory: Path, version: Version | None, archive: Archive | None, disk: Disk
+    ) -> None:
+        self.directory, self.options = directory, plan.options
+        self.form: Form | None = SharedForm(plan)
+        self._plan = plan
+        self._log = ExtentLog(directory, version, plan.options, archive, disk)
+        share = plan.options.write_buffer_bytes // (len(plan.members) + 1)
+        self.each = replace(plan.options, write_buffer_bytes=max(1, share))
+        holistic = [member.plan for member in plan.members if member.plan.pattern is not Pattern.RMW]
+        read = {name for each in holistic for name in each.packed.names}
+        self.columns = [name for name in plan.packed.names if name in read]
+        fields = [plan.packed.field(name) for name in self.columns]
+        form = StoredForm(pa.schema([*fields, (TIME, pa.int64()), (ORDINAL, pa.uint32())]))
+        aligned = [each.windows for each in holistic if isinstance(each.windows, AlignedWindows)]
+        self.events = EventLog(directory, self._log, slicing_of(aligned), plan.options, form)
+        self.changed = self._give_up()
+        self._own = {member.id: self._opened(member) for member in plan.members}
+
+    def _give_up(self) -> bool:
+        """Forget the state of patterns that are not there any more; whether there was any."""
+        known = {_part(member) for member in self._plan.members}
+        gone = [name for name in self._log.parts if name.startswith(_PARTS) and name not in known]
+        for name in gone:
+            store = ReferenceStore(self.directory, self._log.part(name), self.each, self.events, [])
+            if any(EVENT in schema.names for schema in store.schemas):
+                self.events.release(store.references)
+            self._log.drop_part(name)
+        return bool(gone)
+
+    def _opened(self, member: Member) -> AlignedStore | UnalignedStore | None:
+        plan, part = member.plan, self._log.part(_part(member))
+        incremental = plan.pattern is Pattern.RMW
+        if isinstance(plan.windows, AlignedWindows):
+            return aligned_store(replace(plan, options=self.each), self.directory, None, log=part) if incremental else None
+        kind = _kind(plan)
+        if incremental:
+            return UnalignedStore(self.directory, None, self.each, form=kind.form_of(plan), log=part)
+        return ReferenceStore(self.directory, part, self.each, self.events, plan.packed.names, kind.slices)
+
+    def start(self, member: Member, fired_until: int) -> tuple[Instance, AlignedEvents | ReferenceStore | None]:
+        """A pattern at work; and what it sees events through, if it needs events."""
+        plan, store = replace(member.plan, options=self.each), self._own[member.id]
+        place = (self.directory, None, fired_until, None, LOCAL, None)
+        if isinstance(store, AlignedStore):
+            return AlignedInstance(plan, *place, store), None
+        if isinstance(plan.windows, AlignedWindows):
+            part = self._log.part(_part(member))
+            seen = AlignedEvents(self.events, part, plan.windows, plan.packed.names, plan.keys, self.each, fired_until)
+            return AlignedInstance(plan, *place, seen), seen
+        if isinstance(store, ReferenceStore):
+            return _kind(plan)(replace(plan, packed=pa.schema([(EVENT, pa.int64())])), *place, store), store
+        return _kind(plan)(plan, *place, store), None
+
+    @property
+    def base(self) -> Manifest:
+        """The version that was opened or committed last."""
+        return self._log.base
+
+    @property
+    def holders(self) -> list[ReferenceStore]:
+        """Those that have references."""
+        return [store for store in self._own.values() if isinstance(store, ReferenceStore)]
+
+    def commit(
+        self, needed: Callable[[EventSlice], bool], fired_until: int, counters: Counters, batch: int | None
+    ) -> Version:
+        """Make what the stores hold the next version."""
+        holders = self.holders
+        self.events.settle(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]), batch)
+        self._log.compact(self.options.max_space_amplification)
+        self.changed = False
+        return self._log.commit(fired_until, counters, batch)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the log and the events have done."""
+        found = replace(self.events.metrics, events=self.events.stored)
+        self._log.count_into(found)
+        return found
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of what is in memory."""
+        unaligned = [store for store in self._own.values() if isinstance(store, UnalignedStore)]
+        return self.events.memory_bytes + sum(store.memory_bytes for store in unaligned)
+
+    def use(self, disk: Disk) -> None:
+        """Work on another disk from now on: one on which the same directory is."""
+        self._log.use(disk)
+
+    def rest(self) -> None:
+        """Let go of the batch that is over."""
+        for store in self._own.values():
+            if isinstance(store, UnalignedStore):
+                store.rest()
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._log.close()
+
+
+class SharedForm:
+    """What the stores of patterns are of; stores of equal ones are interchangeable."""
+
+    def __init__(self, plan: WindowPlan) -> None:
+        self._id = plan.packed, tuple((member.id, member.plan.packed) for member in plan.members)
+
+    @property
+    def id(self) -> Hashable:
+        """Equal for equal forms."""
+        return self._id
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A stored batch; each store has a form of its own."""
+        return batch
+
+
+def _kind(plan: WindowPlan) -> type[SessionInstance | CountInstance]:
+    return CountInstance if isinstance(plan.windows, CountWindows) else SessionInstance
+
+
+_PARTS = "pattern:"
+
+
+def _part(member: Member) -> str:
+    """The name of the part of the log that has a pattern's state."""
+    return _PARTS + member.id

@@ -1,0 +1,188 @@
+"""``fb.patterns``: several patterns over the same events, with one state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from forebay.aggregates.functions import Aggregate, Apply
+from forebay.errors import InvalidArgument
+from forebay.spark.driver.conf import ready, require_classic
+from forebay.spark.driver.vehicle import run
+from forebay.spark.driver.windows import CountWindow, CustomWindow, SessionWindow, TimeWindow, quoted
+
+if TYPE_CHECKING:
+    from forebay.spark.driver.shared_binding import Asked
+
+_Shared = TimeWindow | SessionWindow | CountWindow | CustomWindow
+
+
+class SharedPatterns:
+    """Patterns over the same events. Made by `patterns`; each `add` gives a new one."""
+
+    def __init__(self, df: DataFrame, keys: tuple[Column | str, ...], asked: tuple[Asked, ...] = ()) -> None:
+        self._df, self._keys, self._asked = df, keys, asked
+        self._results: DataFrame | None = None
+
+    def add(
+        self, name: str, window: _Shared, *aggregates: Aggregate | Apply, keys: Sequence[Column | str] = ()
+    ) -> SharedPatterns:
+        """These patterns and one more.
+
+        Parameters
+        ----------
+        name : str
+            What it is called in the results, and in the state when a query is started again.
+        window : Window
+            `window`, `session_window` with a fixed gap, `count_window` or `custom_window`. All windows over event time must
+            be over the same column.
+        *aggregates : Aggregate or Apply
+            What ``groupBy(...).agg()`` would take.
+        keys : sequence of Column or str
+            Keys that this pattern has beside those of all.
+
+        Returns
+        -------
+        SharedPatterns
+            What its `results` are, and those of one pattern (`of`).
+        """
+        from forebay.spark.driver.shared_binding import Asked  # imports polars, which a worker must not do early
+
+        if not isinstance(name, str) or not name:
+            raise InvalidArgument(f"add() got the name {name!r}; the name of a pattern is a text that is not empty")
+        if name.lower() in (each.name.lower() for each in self._asked):
+            raise InvalidArgument(f"there is a pattern {name!r} already; give this one another name")
+        if not isinstance(window, _Shared):
+            raise InvalidArgument(
+                f"the pattern {name!r} has {window!r} for its window; patterns that share events have fb.window, "
+                "fb.session_window, fb.count_window or fb.custom_window. Write fb.groupBy for others."
+            )
+        if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
+            raise InvalidArgument(
+                f"the gap of the pattern {name!r} is an expression; sessions that share events have a fixed one, such as "
+                "'5 minutes'. Write fb.groupBy for a gap that each row brings."
+            )
+        return SharedPatterns(self._df, self._keys, (*self._asked, Asked(name, window, aggregates, tuple(keys))))
+
+    def results(self) -> DataFrame:
+        """The results of all patterns, from one operator.
+
+        Returns
+        -------
+        DataFrame
+            ``pattern``, the name of the pattern that a result is of; the common keys; and for each pattern a column of its
+            name: a struct of the window, the pattern's other keys and its aggregates, NULL in the results of other patterns.
+            Output mode is append.
+
+        Raises
+        ------
+        ForebayError
+            Whatever could not run, as ``groupBy(...).agg()`` raises it; no pattern, or patterns over different times.
+        """
+        if self._results is None:
+            from forebay.spark.driver.shared_binding import bind_patterns  # imports polars
+
+            if not self._asked:
+                raise InvalidArgument(
+                    "there is no pattern yet; add one: .add('hourly', fb.window('time', '1 hour'), fb.count('*'))"
+                )
+            conf = ready(self._df)
+            self._results = run(self._df, bind_patterns(self._df, self._keys, self._asked, conf), conf)
+        return self._results
+
+    def of(self, name: str, results: DataFrame | None = None) -> DataFrame:
+        """The results of one pattern, as ``groupBy(...).agg()`` gives them.
+
+        A streaming query that is made of this alone runs the operator of all patterns. To write several patterns from one
+        query, write `results` with ``foreachBatch``, and take each pattern out of the batch: see the example of `patterns`.
+
+        Parameters
+        ----------
+        name : str
+            The name of a pattern.
+        results : DataFrame, optional
+            Some of what `results` gives, such as the results of one micro-batch.
+
+        Returns
+        -------
+        DataFrame
+            The window, the keys, the aggregates.
+        """
+        from forebay.spark.driver.shared_binding import PATTERN  # imports polars
+
+        asked = next((each for each in self._asked if each.name == name), None)
+        if asked is None:
+            known = ", ".join(each.name for each in self._asked) or "none yet"
+            raise InvalidArgument(f"there is no pattern {name!r}; there are: {known}")
+        all_ = self.results()
+        common = [F.col(quoted(field.name)) for field in all_.schema.fields[1 : 1 + len(self._keys)]]
+        window, *others = (
+            F.col(f"{quoted(name)}.{quoted(field.name)}").alias(field.name, **_metadata(field.metadata))
+            for field in all_.schema[name].dataType.fields  # type: ignore[attr-defined]
+        )
+        return (all_ if results is None else results).where(F.col(PATTERN) == name).select(window, *common, *others)
+
+
+def _metadata(metadata: dict[str, object]) -> dict[str, object]:
+    return {"metadata": metadata} if metadata else {}
+
+
+def patterns(df: DataFrame, *keys: Column | str) -> SharedPatterns:
+    """Several patterns over the same events: one operator that stores every event once, however many patterns need it.
+
+    Parameters
+    ----------
+    df : DataFrame
+        A streaming DataFrame whose time column has a watermark, or a batch DataFrame.
+    *keys : Column or str
+        Keys that all patterns have.
+
+    Returns
+    -------
+    SharedPatterns
+        Call its `SharedPatterns.add` for each pattern, then `SharedPatterns.results`.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> payments = spark.createDataFrame(
+    ...     [("2024-05-01 10:00:01", "a", 3.0), ("2024-05-01 10:00:09", "a", 5.0), ("2024-05-01 10:07:00", "b", 1.0)],
+    ...     "time string, card string, amount double",
+    ... ).selectExpr("cast(time as timestamp) time", "card", "amount")
+    >>> shared = (
+    ...     fb.patterns(payments, "card")
+    ...     .add("typical", fb.window("time", "5 minutes"), fb.median("amount").alias("median"))
+    ...     .add("visits", fb.session_window("time", "10 seconds"), fb.collect_list("amount").alias("amounts"))
+    ... )
+    >>> shared.results().orderBy("card", "pattern").select("pattern", "card", "typical.median", "visits.amounts").show()
+    +-------+----+------+----------+
+    |pattern|card|median|   amounts|
+    +-------+----+------+----------+
+    |typical|   a|   4.0|      NULL|
+    | visits|   a|  NULL|[3.0, 5.0]|
+    |typical|   b|   1.0|      NULL|
+    | visits|   b|  NULL|     [1.0]|
+    +-------+----+------+----------+
+    <BLANKLINE>
+    >>> shared.of("typical").orderBy("card").select("window.start", "card", "median").show()
+    +-------------------+----+------+
+    |              start|card|median|
+    +-------------------+----+------+
+    |2024-05-01 10:00:00|   a|   4.0|
+    |2024-05-01 10:05:00|   b|   1.0|
+    +-------------------+----+------+
+    <BLANKLINE>
+
+    Of a stream, one query writes all of them:
+
+    >>> def write(batch, number):
+    ...     batch.persist()
+    ...     for name in ("typical", "visits"):
+    ...         shared.of(name, batch).write.mode("append").parquet(name)
+    ...     batch.unpersist()
+    """
+    require_classic("patterns()", df)
+    return SharedPatterns(df, keys)

@@ -1,0 +1,162 @@
+"""Binding of patterns that share events: each as `forebay.spark.driver.binding` binds it alone, and one operator of all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.functions import Aggregate, Apply
+from forebay.engine.plan import Member, WindowPlan
+from forebay.errors import InvalidArgument
+from forebay.patterns import Choice, Pattern
+from forebay.spark.driver.analysis import arrow_schema
+from forebay.spark.driver.binding import NOTHING, Call, bind_call
+from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.inputs import Inputs
+from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
+from forebay.spark.driver.windows import SessionWindow, Window, microseconds, text_of
+from forebay.windows import TIME, SharedWindows
+
+PATTERN = "pattern"
+"""The column of results that has the name of the pattern that a result is of."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A pattern as a user has asked for it; ``keys`` are those that it has beside the common ones."""
+
+    name: str
+    window: Window
+    aggregates: tuple[Aggregate | Apply, ...]
+    keys: tuple[Column | str, ...] = ()
+
+
+def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[Asked], conf: Conf) -> BoundOperator:
+    """One operator of several patterns; an error of ours for everything that could not run."""
+    inputs = Inputs(df)
+    names = tuple(f"k{position}" for position in range(len(keys)))
+    more = {
+        text_of(key): f"k_{hashlib.sha256(text_of(key).encode()).hexdigest()[:10]}" for each in asked for key in each.keys
+    }
+    calls = []
+    for each in asked:
+        own = (*names, *(more[text_of(key)] for key in each.keys))
+        calls.append(bind_call(df, each.window, (*keys, *each.keys), own, each.aggregates, inputs))
+        _require_distinct(each.name, calls[-1].schema)
+    time, text = _time_of(asked, calls)
+    columns = {more[text_of(key)]: F.col(key) if isinstance(key, str) else key for each in asked for key in each.keys}
+    packed = [*(column.alias(name) for name, column in columns.items()), *inputs.columns]
+    if not keys and not packed:
+        packed = [F.lit(True).alias(NOTHING)]
+    common: tuple[Key, ...] = calls[0].keys[: len(keys)]
+    told = [_told(each.name, call) for each, call in zip(asked, calls, strict=True)]
+    bound = planned(
+        df,
+        conf,
+        Windowing(SharedWindows(), "patterns", f"patterns({text})"),
+        common,
+        {TIME: time},
+        packed,
+        Aggregation((), ()),
+        {
+            f"{line}: {aggregate}": {name: inputs.types[name] for name in read}
+            for line, call in zip(told, calls, strict=True)
+            for aggregate, read in call.reads.items()
+        },
+        _schema(asked, calls, len(keys)),
+        _choice(told, calls),
+    )
+    members = tuple(
+        _member(df, each, call, bound.plan, (*names, *(more[text_of(key)] for key in each.keys)), len(keys))
+        for each, call in zip(asked, calls, strict=True)
+    )
+    return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members))
+
+
+def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
+    """The time of events, and what it is called: that of the windows over event time, which must be one."""
+    timed = (call.times[TIME] for each, call in zip(asked, calls, strict=True) if each.window.in_event_time)
+    times = {text_of(time): time for time in timed}
+    if len(times) > 1:
+        raise InvalidArgument(
+            f"the patterns are over the time columns {' and '.join(sorted(times))}; patterns that share events need one. "
+            "Make a second fb.patterns for the others."
+        )
+    if times:
+        return next((column, text) for text, column in times.items())
+    return calls[0].times[TIME], "arrival"
+
+
+def _member(df: DataFrame, asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int) -> Member:
+    """A pattern as a part of the plan of all."""
+    read = dict.fromkeys((*keys, *(name for names in call.reads.values() for name in names)))
+    columns = list(read) or whole.packed.names[:1]  # rows without columns would be none
+    gap = 0
+    if isinstance(asked.window, SessionWindow):
+        assert not isinstance(asked.window.gap_duration, Column)
+        gap = microseconds(df.sparkSession, "gapDuration", asked.window.gap_duration)
+    plan = WindowPlan(
+        call.windowing.windows,
+        pa.schema([whole.packed.field(name) for name in columns]),
+        keys,
+        call.aggregation,
+        call.choice.pattern,
+        arrow_schema(call.schema),
+        whole.options,
+    )
+    alike = [call.windowing.text, *(f"{key.text} {key.kind.simpleString()}" for key in call.keys), call.choice.pattern.name]
+    if call.choice.pattern is Pattern.RMW:
+        alike += sorted(call.reads)
+    digest = hashlib.sha256("\n".join(alike).encode()).hexdigest()[:12]
+    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys, gap)
+
+
+def _schema(asked: Sequence[Asked], calls: Sequence[Call], shared_keys: int) -> T.StructType:
+    """The name of a pattern, the common keys, and a struct for each pattern, which is NULL in the results of others."""
+    common = calls[0].schema.fields[1 : 1 + shared_keys]
+    structs = []
+    for each, call in zip(asked, calls, strict=True):
+        window, *others = call.schema.fields
+        own = [window, *others[shared_keys:]]
+        fields = [T.StructField(field.name, field.dataType, metadata=field.metadata) for field in own]
+        structs.append(T.StructField(each.name, T.StructType(fields)))
+    schema = T.StructType([T.StructField(PATTERN, T.StringType(), nullable=False), *common, *structs])
+    _require_distinct(None, schema)
+    return schema
+
+
+def _require_distinct(pattern: str | None, schema: T.StructType) -> None:
+    seen: set[str] = set()
+    for name in (field.name for field in schema.fields):
+        if name.lower() in seen:
+            whose = "the results" if pattern is None else f"results of the pattern {pattern!r}"
+            raise InvalidArgument(f"{whose} would have two columns {name!r}; give one of them another name")
+        seen.add(name.lower())
+
+
+def _told(name: str, call: Call) -> str:
+    by = ", ".join(key.text for key in call.keys)
+    return f"{name}, {call.windowing.text}{f' by {by}' if by else ''}"
+
+
+def _choice(told: Sequence[str], calls: Sequence[Call]) -> Choice:
+    needing = sum(call.choice.pattern is not Pattern.RMW for call in calls)
+    reason = (
+        f"{needing} of {len(calls)} patterns need all rows of a window at once, which are stored once for all of them"
+        if needing
+        else "no pattern needs all rows of a window at once, so each has partial aggregates of its own"
+    )
+    return Choice(
+        Pattern.SHARED,
+        reason,
+        tuple(
+            f"{line}: {', '.join(call.reads)}; {call.choice.pattern.name}" for line, call in zip(told, calls, strict=True)
+        ),
+    )

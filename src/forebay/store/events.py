@@ -1,0 +1,318 @@
+"""The events that several patterns share: each is stored once, and patterns have references to it.
+
+A reference is an integer: the number of the event's slice, and the event's number within that slice, its *ordinal*. How many
+references there are to the events of a slice is counted, and stored with each version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.errors import CorruptState
+from forebay.store.aligned import AlignedStore
+from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog
+from forebay.store.form import Form
+from forebay.store.manifest import EVENTS, INDEXES
+from forebay.store.metrics import Metrics
+from forebay.store.options import Options
+from forebay.windows import TIME, AlignedWindows, Times
+
+EVENT = "event"
+"""The column of references to events."""
+
+ORDINAL = "ordinal"
+"""The column that has the number of an event within its slice. Beside it and a user's columns is `TIME`, in microseconds."""
+
+References = npt.NDArray[np.int64]
+
+_ORDINAL_BITS = 32
+_NUMBERS = 1 << 63 - _ORDINAL_BITS
+_ROWS = 1 << 16
+"""Slices by arrival have so many events."""
+
+
+@dataclass
+class EventSlice:
+    """Events that are stored together.
+
+    Attributes
+    ----------
+    number : int
+        What it is called in references.
+    start, length : int
+        The interval of time that it is of (microseconds); the length is 0 if it has events by their arrival.
+    first, last : int
+        The earliest and the latest time of its events.
+    events : int
+        How many it has been given; ordinals go on from there.
+    references : int
+        How many references patterns have to its events.
+    looked : int
+        How many there were when it was last looked for events without any, -1 if it never was.
+    """
+
+    number: int
+    start: int
+    length: int
+    first: int = 2**63 - 1
+    last: int = -(2**63)
+    events: int = 0
+    references: int = 0
+    looked: int = -1
+
+
+class EventLog:
+    """Events by slice, in a part of a log.
+
+    Parameters
+    ----------
+    directory : Path
+        The instance's own directory.
+    log : ExtentLog
+        The log of the instance.
+    slicing : AlignedWindows or None
+        Tumbling windows that are the slices; without them, events lie in slices by arrival.
+    options : Options
+        Limits.
+    form : Form, optional
+        What events are to be like, where some may have been stored otherwise.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> directory = Path(tempfile.mkdtemp())
+    >>> events = EventLog(directory, ExtentLog(directory, None, Options()), AlignedWindows(10, 10), Options())
+    >>> references = events.append(np.array([12, 3, 15]), pa.record_batch({"price": [5, 6, 7]}))
+    >>> events.take(references[[2, 0]], ["price"]).to_pydict()
+    {'price': [7, 5]}
+    >>> events.retain(references[:1])
+    >>> [(each.start, each.events, each.references) for each in events.slices]
+    [(0, 1, 0), (10, 2, 1)]
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        log: ExtentLog,
+        slicing: AlignedWindows | None,
+        options: Options,
+        form: Form | None = None,
+    ) -> None:
+        self._log, self._slicing, self._options = log, slicing, options
+        self._part = log.part(EVENTS)
+        self._store = AlignedStore(directory, None, [], options, form=form, log=self._part)
+        self._slices: dict[int, EventSlice] = {}
+        for batch in log.read(INDEXES):
+            self._slices |= {row["number"]: EventSlice(**row) for row in batch.to_pylist()}
+        self._numbers: dict[int, int] = {}
+        for each in self._slices.values():
+            if self._goes_on(each):
+                self._numbers[each.start] = each.number
+        self.changes = 0
+
+    def _goes_on(self, each: EventSlice) -> bool:
+        """Whether events of now belong into a slice that was begun maybe by another form of the query."""
+        slicing = self._slicing
+        if slicing is None:
+            return each.length == 0 and each.events < _ROWS
+        return each.length == slicing.size and (each.start - slicing.offset) % slicing.size == 0
+
+    @property
+    def slices(self) -> list[EventSlice]:
+        """The slices that there are."""
+        return list(self._slices.values())
+
+    @property
+    def stored(self) -> int:
+        """How many events are stored."""
+        return self._part.rows_of(self._slices) + self._store.buffered_rows
+
+    def append(self, times: Times, batch: pa.RecordBatch) -> References:
+        """Store events; references to them."""
+        self.changes += 1
+        references = np.empty(batch.num_rows, np.int64)
+        for each, rows in self._placed(times):
+            ordinals = np.arange(each.events, each.events + len(rows))
+            references[rows] = each.number << _ORDINAL_BITS | ordinals
+            some = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+            times_of_some = times[rows]
+            each.events += len(rows)
+            each.first, each.last = min(each.first, int(times_of_some.min())), max(each.last, int(times_of_some.max()))
+            some = some.append_column(TIME, pa.array(times_of_some))
+            self._store.append(each.number, some.append_column(ORDINAL, pa.array(ordinals.astype(np.uint32))))
+        return references
+
+    def _placed(self, times: Times) -> Iterator[tuple[EventSlice, npt.NDArray[np.int64]]]:
+        """Slices for events, and which of the events go there, in order of arrival."""
+        if self._slicing is None:
+            begin = 0
+            while begin < len(times):
+                each = self._slice(0, 0)
+                end = min(len(times), begin + max(1, _ROWS - each.events))
+                yield each, np.arange(begin, end)
+                if each.events >= _ROWS:
+                    del self._numbers[0]
+                begin = end
+            return
+        starts = self._slicing.slice_starts(times)
+        order = np.argsort(starts, kind="stable")
+        begins = np.flatnonzero(np.diff(starts[order])) + 1
+        for rows in np.split(order, begins) if len(order) else ():
+            yield self._slice(int(starts[rows[0]]), self._slicing.size), rows
+
+    def _slice(self, start: int, length: int) -> EventSlice:
+        if start not in self._numbers:
+            number = (next(reversed(self._slices), -1) + 1) % _NUMBERS
+            while number in self._slices:
+                number = (number + 1) % _NUMBERS
+            self._numbers[start] = number
+            self._slices[number] = EventSlice(number, start, length)
+        return self._slices[self._numbers[start]]
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    def rows(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The events of a slice, batch by batch, in order of their ordinals."""
+        yield from self._store.rows(number)
+
+    def bytes_of(self, numbers: Iterable[int]) -> int:
+        """Size of the events of some slices."""
+        return self._store.bytes_of(numbers)
+
+    @property
+    def event_bytes(self) -> float:
+        """About how many bytes an event has."""
+        numbers = list(self._slices)
+        return self.bytes_of(numbers) / max(1, self.stored)
+
+    def take(self, references: References, columns: Sequence[str]) -> pa.RecordBatch:
+        """Columns of the events that references name, in their order."""
+        order = np.argsort(references, kind="stable")
+        ascending = references[order]
+        numbers, ordinals = ascending >> _ORDINAL_BITS, ascending & (1 << _ORDINAL_BITS) - 1
+        found: list[pa.RecordBatch] = []
+        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
+            number = int(numbers[begin])
+            for batch in self.rows(number) if number in self._slices else ():
+                there = batch[ORDINAL].to_numpy()
+                upto = begin + np.searchsorted(ordinals[begin:end], int(there[-1]), side="right")
+                wanted = ordinals[begin:upto]
+                if len(wanted):
+                    places = np.searchsorted(there, wanted)
+                    if not np.array_equal(there[places], wanted):
+                        break
+                    found.append(batch.select(list(columns)).take(pa.array(places)))
+                begin = upto
+            if begin < end:
+                raise CorruptState(
+                    f"a window refers to event {int(ordinals[begin])} of slice {number}, which is not stored. Restore the "
+                    "checkpoint together with its state directory from a copy."
+                )
+        rows = pa.concat_batches(found)
+        if np.array_equal(ascending, references):
+            return rows
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return rows.take(pa.array(back))
+
+    # references ------------------------------------------------------------------------------------------------------
+
+    def retain(self, references: References) -> None:
+        """Count references that a pattern has from now on."""
+        self._count(references, 1)
+
+    def release(self, references: References) -> None:
+        """Count references that a pattern does not have any more."""
+        self._count(references, -1)
+
+    def _count(self, references: References, sign: int) -> None:
+        numbers, counts = np.unique(references >> _ORDINAL_BITS, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            self._slices[number].references += sign * count
+
+    # versions --------------------------------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        needed: Callable[[EventSlice], bool],
+        holders: int,
+        referenced: Callable[[], References],
+        batch: int | None = None,
+    ) -> None:
+        """Let go of events that nobody needs, and write the others into the log, for its next version.
+
+        Parameters
+        ----------
+        needed : callable
+            Whether a slice is needed as a whole.
+        holders : int
+            How many patterns have references.
+        referenced : callable
+            All references that there are.
+        batch : int, optional
+            The micro-batch.
+        """
+        over = [number for number, each in self._slices.items() if not each.references and not needed(each)]
+        for number in over:
+            del self._slices[number]
+        self._numbers = {start: number for start, number in self._numbers.items() if number in self._slices}
+        self.changes += 1
+        self._store.drop(over)
+        base = self._part.base
+        self._store.commit(None, base.counters, batch)
+        self._thin_out(needed, holders, referenced)
+        self._store.commit(None, base.counters, batch)
+        self._log.drop([INDEXES])
+        rows = [asdict(each) for each in self._slices.values()]
+        if rows:
+            names = [field.name for field in fields(EventSlice)]
+            columns = {name: pa.array([row[name] for row in rows], pa.int64()) for name in names}
+            self._log.append(INDEXES, pa.record_batch(columns))
+
+    def _thin_out(self, needed: Callable[[EventSlice], bool], holders: int, referenced: Callable[[], References]) -> None:
+        """Rewrite slices that are kept for few of their events, if that frees a good share of all.
+
+        What is stored of them is looked at again when half of the references have gone since.
+        """
+        most = self._options.max_space_amplification
+        stored = {number: self._part.rows_of([number]) for number in self._slices}
+        sparse = [
+            each
+            for number, each in self._slices.items()
+            if not needed(each)
+            and each.references * most < stored[number] * holders
+            and (each.looked < 0 or 2 * each.references < each.looked)
+        ]
+        idle = sum(stored[each.number] - each.references // max(1, holders) for each in sparse)
+        total = sum(stored.values())
+        if not total or idle * most < total * (most - 1) or idle * self.event_bytes < LEAST_COMPACTED:
+            return
+        live = np.sort(referenced())
+        for each in sparse:
+            each.looked = each.references
+            low, high = np.searchsorted(live, [each.number << _ORDINAL_BITS, each.number + 1 << _ORDINAL_BITS])
+            ordinals = live[low:high] & (1 << _ORDINAL_BITS) - 1
+            batches = list(self.rows(each.number))
+            masks = [np.isin(batch[ORDINAL].to_numpy(), ordinals) for batch in batches]
+            if sum(map(np.count_nonzero, masks)) * most < stored[each.number]:
+                self._store.drop([each.number])
+                for batch, mask in zip(batches, masks, strict=True):
+                    if mask.any():
+                        self._store.append(each.number, batch.filter(pa.array(mask)))
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the store has done since it was opened."""
+        return self._store.metrics
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of what is in memory."""
+        return self._store.metrics.memory_bytes

@@ -1,0 +1,166 @@
+"""Patterns that share events: each equals Spark batch over the same rows, through failures, and restarts with others."""
+
+import functools
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from streams import assert_same, generate, oracle, run
+from test_recovery import push_watermark, total_when_every_batch_fails_once
+
+import forebay as fb
+from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn
+
+PATTERNS = {
+    "sliding": (("30 seconds", "10 seconds"), ["key"], [fb.median("x"), fb.count("*").alias("n"), fb.collect_list("s")]),
+    "tumbling by s": (("25 seconds",), ["key", "s"], [fb.percentile("d", 0.9)]),
+    "totals": (("20 seconds",), ["key"], [fb.sum("i"), fb.count("*").alias("n")]),
+    "visits": ("2 seconds", ["key"], [fb.collect_list("s"), fb.median("x")]),
+    "visits by s": ("5 seconds", ["key", "s"], [fb.count_distinct("i")]),
+    "totals of visits": ("2 seconds", ["key"], [fb.sum("u"), fb.max("d")]),
+}
+
+
+@pytest.fixture
+def stream(spark, tmp_path):
+    return generate(spark, tmp_path, keys=8, rows=150)
+
+
+def shared(df, names=tuple(PATTERNS)):
+    patterns = fb.patterns(df, "key")
+    for name in names:
+        window, keys, aggregates = PATTERNS[name]
+        windows = fb.session_window("ts", window) if isinstance(window, str) else fb.window("ts", *window)
+        patterns = patterns.add(name, windows, *aggregates, keys=keys[1:])
+    return patterns
+
+
+def expected(df, name):
+    window, keys, aggregates = PATTERNS[name]
+    windows = F.session_window("ts", window) if isinstance(window, str) else F.window("ts", *window)
+    return oracle(df, windows, keys, aggregates)
+
+
+def test_a_batch_dataframe(stream):
+    patterns = shared(stream.static).add("fives", fb.count_window(5), fb.collect_set("key").alias("keys"))
+    for name in PATTERNS:
+        assert assert_same(patterns.of(name), expected(stream.static, name), len(PATTERNS[name][1])) > 10
+    fives = patterns.of("fives").groupBy("key").agg(F.count("*").alias("windows"), F.max(F.size("keys")).alias("distinct"))
+    rows = stream.static.where("ts is not null").groupBy("key").count()
+    assert {tuple(row) for row in fives.collect()} == {(row[0], row[1] // 5, 1) for row in rows.collect() if row[1] >= 5}
+
+
+def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path):
+    push_watermark(stream, 1)
+    rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")
+    patterns = shared(stream.streaming("10 minutes"))
+    total, query = total_when_every_batch_fails_once(spark, patterns.results(), tmp_path / "ck")
+    for name in PATTERNS:
+        assert assert_same(patterns.of(name, total), expected(rows, name), len(PATTERNS[name][1])) > 10
+    assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
+    assert fb.progress(query).rowsLate == 0
+
+
+def test_late_rows_are_those_of_each_pattern_alone(spark, stream, tmp_path):
+    push_watermark(stream, 1)
+    patterns = shared(stream.streaming("0 seconds"), ("sliding", "visits")).add(
+        "fives", fb.count_window(5), fb.count_distinct("u").alias("n")
+    )
+    query = run(patterns.results(), tmp_path / "shared", "shared")
+    found = spark.table("shared")
+    for name in ("sliding", "visits"):
+        window, keys, aggregates = PATTERNS[name]
+        windows = fb.session_window("ts", window) if isinstance(window, str) else fb.window("ts", *window)
+        alone = fb.groupBy(stream.streaming("0 seconds"), windows, *keys).agg(*aggregates)
+        late = fb.progress(run(alone, tmp_path / name, name)).rowsLate
+        assert late > 0
+        assert assert_same(patterns.of(name, found), spark.table(name), len(keys)) > 10
+    assert fb.progress(query).rowsLate == 0  # the windows of five rows take all
+    rows = stream.static.where("ts is not null").groupBy("key").count().collect()
+    assert patterns.of("fives", found).count() == sum(row["count"] // 5 for row in rows)
+
+
+def test_results_go_on_to_another_operator(spark, stream, tmp_path):
+    push_watermark(stream, 1)
+    sliding = shared(stream.streaming("10 minutes"), ("sliding", "visits")).of("sliding")
+    run(
+        sliding.groupBy(F.window(F.window_time("window"), "1 minute")).agg(F.sum("n").alias("n")), tmp_path / "ck", "minutes"
+    )
+    rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")
+    by_window = expected(rows, "sliding").groupBy(F.window(F.window_time("window"), "1 minute")).agg(F.sum("n").alias("n"))
+    assert set(spark.table("minutes").collect()) == set(by_window.collect())
+
+
+def test_the_state_can_be_looked_into(stream, tmp_path):
+    query = run(shared(stream.streaming("10 minutes"), ("sliding", "totals")).results(), tmp_path / "ck", "looked_into")
+    events = stream.static.where("ts is not null").count()
+    told = fb.recentMetrics(query)[-1]["operators"][0]
+    assert told["storedEvents"] == events
+    fb.registerStateSource(stream.spark)
+    state = stream.spark.read.format("forebay-state").load(str(tmp_path / "ck"))
+    assert {"start", "key", "a_s"} <= set(state.columns)
+    assert state.count() == events
+    assert state.agg(F.min("start")).first()[0] == stream.static.agg(F.min("ts")).first()[0]
+
+
+def emitted(df, checkpoint):
+    """What a query emits until it has read all files."""
+    batches = []
+    query = df.writeStream.foreachBatch(lambda batch, _: batches.append(batch.localCheckpoint()))
+    query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    return functools.reduce(DataFrame.union, batches)
+
+
+def test_patterns_come_and_go_at_restarts(spark, stream, tmp_path):
+    """What has stayed goes on as if nothing had changed; windows that are added begin with the events that are there."""
+    rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")
+    before = shared(stream.streaming("10 minutes"), ("sliding", "visits", "totals"))
+    assert emitted(before.results(), tmp_path / "ck").isEmpty()
+    push_watermark(stream, 1)
+    after = shared(stream.streaming("10 minutes"), ("tumbling by s", "sliding", "totals of visits"))
+    found = emitted(after.results(), tmp_path / "ck")
+    assert assert_same(after.of("sliding", found), expected(rows, "sliding"), 1) > 10
+
+
+@pytest.mark.parametrize(
+    ("add", "message"),
+    [
+        (lambda p: p.add("Hourly", fb.window("ts", "1 hour"), fb.count("*")), "there is a pattern 'Hourly' already"),
+        (lambda p: p.add("", fb.window("ts", "1 hour"), fb.count("*")), "a text that is not empty"),
+        (lambda p: p.add("key", fb.window("ts", "1 hour"), fb.count("*")), "would have two columns 'key'"),
+        (lambda p: p.add("a", fb.window("ts", "1 hour"), fb.sum("i").alias("n"), fb.sum("l").alias("n")), "columns 'n'"),
+        (lambda p: p.add("a", fb.window("other", "1 hour"), fb.count("*")), "time columns other and ts"),
+        (lambda p: p.add("a", fb.global_window(), fb.count("*")), "Write fb.groupBy for others"),
+        (lambda p: p.add("a", fb.session_window("ts", F.lit("1 second")), fb.count("*")), "have a fixed one"),
+        (lambda p: p.add("a", fb.window("ts", "1 hour")), "at least one aggregate"),
+        (lambda p: p.add("a", fb.window("ts", "0 hours"), fb.count("*")), "not positive"),
+        (lambda p: p.of("daily"), "no pattern 'daily'; there are: hourly"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(stream, add, message):
+    df = stream.static.withColumn("other", F.col("ts"))
+    patterns = fb.patterns(df, "key").add("hourly", fb.window("ts", "1 hour"), fb.median("x"))
+    with pytest.raises(InvalidArgument, match=message):
+        add(patterns).results()
+
+
+def test_what_is_missing_is_named(stream):
+    with pytest.raises(InvalidArgument, match="there is no pattern yet"):
+        fb.patterns(stream.static, "key").results()
+    with pytest.raises(UnknownColumn, match="nothing"):
+        fb.patterns(stream.static, "key").add("a", fb.window("ts", "1 hour"), fb.sum("nothing")).results()
+    without = stream.spark.readStream.schema(stream.static.drop("k_interval").schema).parquet(stream.path)
+    with pytest.raises(MissingWatermark):
+        fb.patterns(without, "key").add("a", fb.window("ts", "1 hour"), fb.count("*")).results()
+    with pytest.raises(InvalidArgument, match="late for one and in time for another"):
+        fb.late(shared(stream.streaming("1 second")).results())
+
+
+def test_explain_tells_the_patterns(stream, capsys):
+    fb.explain(shared(stream.streaming("10 minutes"), ("sliding", "visits by s", "totals")).results())
+    told = capsys.readouterr().out
+    assert "sliding, window(ts, 30 s, every 10 s, from 0 s) by key: median(x), count(*), collect_list(s); AAR" in told
+    assert "visits by s, session_window(ts, gap 5 s) by key, s: " in told
+    assert told.count("; AUR") == 1
+    assert "totals, window(ts, 20 s, every 20 s, from 0 s) by key: sum(i), count(*); RMW" in told
+    assert "2 of 3 patterns need all rows of a window at once, which are stored once for all of them" in told

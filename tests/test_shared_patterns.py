@@ -1,0 +1,391 @@
+"""Several patterns over one event log: each gives what it gives alone, and every event is stored once."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.cli.app import app
+from forebay.engine.open import open_instance
+from forebay.engine.plan import NEVER, Member, WindowPlan
+from forebay.engine.shared import SharedInstance
+from forebay.errors import CorruptState
+from forebay.patterns import Pattern
+from forebay.state import inspection
+from forebay.state.layout import Location
+from forebay.state.places import Root
+from forebay.store import events as events_module
+from forebay.store import manifest as manifests
+from forebay.store import open_stores
+from forebay.store.aligned import SLICE
+from forebay.store.events import EventLog
+from forebay.store.extent_log import ExtentLog
+from forebay.store.manifest import INDEXES
+from forebay.store.options import Options
+from forebay.windows import (
+    END,
+    START,
+    TIME,
+    AlignedWindows,
+    CountWindows,
+    CustomWindows,
+    SessionWindows,
+    SharedWindows,
+    bound_of,
+)
+
+OPTIONS = Options(1 << 20, max_space_amplification=1.1)
+INSTANTS = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
+NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+COUNT = BoundAggregate("n", "count", (), (), pa.int64())
+TOTAL = BoundAggregate("total", "sum", ("a_v",), (pa.int64(),), pa.int64(), {"ansi": True})
+VALUES = BoundAggregate("values", "collect_list", ("a_v",), (pa.int64(),), pa.list_(pa.int64()))
+SHOPS = BoundAggregate("shops", "collect_list", ("a_s",), (pa.string(),), pa.list_(pa.string()))
+COLUMNS = {"k0": pa.string(), "k_shop": pa.string(), "a_v": pa.int64(), "a_s": pa.string()}
+
+
+def within(gap):
+    return lambda times: (times // gap * gap, times // gap * gap + gap)
+
+
+def pattern(windows, aggregates, keys=("k0",), gap=0):
+    holistic = any(each in (VALUES, SHOPS) for each in aggregates)
+    unaligned = Pattern.AUR if holistic else Pattern.RMW
+    aligned = Pattern.AAR if holistic else Pattern.RMW
+    chosen = aligned if isinstance(windows, AlignedWindows) else unaligned
+    inputs = dict.fromkeys(name for each in aggregates for name in each.inputs)
+    window = NUMBERS if isinstance(windows, CountWindows) else INSTANTS
+    schema = pa.schema(
+        [("window", window), *((key, pa.string()) for key in keys), *((each.label, each.result) for each in aggregates)]
+    )
+    packed = pa.schema([(name, COLUMNS[name]) for name in (*keys, *inputs)])
+    return WindowPlan(windows, packed, keys, Aggregation(keys, tuple(aggregates)), chosen, schema, OPTIONS), gap
+
+
+PATTERNS = {
+    "tumbling list": pattern(AlignedWindows(60, 60), [COUNT, VALUES]),
+    "sliding list": pattern(AlignedWindows(90, 30, 10), [VALUES]),
+    "sliding list by shop": pattern(AlignedWindows(40, 20), [SHOPS], ("k0", "k_shop")),
+    "tumbling total": pattern(AlignedWindows(50, 50), [TOTAL]),
+    "sliding count": pattern(AlignedWindows(60, 20), [COUNT]),
+    "visits": pattern(SessionWindows(), [VALUES, COUNT], gap=15),
+    "long visits by shop": pattern(SessionWindows(), [SHOPS], ("k0", "k_shop"), gap=60),
+    "totals of visits": pattern(SessionWindows(), [TOTAL], gap=15),
+    "every three": pattern(CountWindows(3, 3), [VALUES]),
+    "five every two": pattern(CountWindows(5, 2), [SHOPS, COUNT]),
+    "total of four": pattern(CountWindows(4, 2), [TOTAL]),
+    "custom": pattern(CustomWindows(within(70)), [VALUES]),
+}
+
+
+def shared(names):
+    members = tuple(Member(name, f"{name}-1", PATTERNS[name][0], 1, PATTERNS[name][1]) for name in names)
+    structs = [
+        (member.name, pa.struct([field for place, field in enumerate(member.plan.schema) if place != 1]))
+        for member in members
+    ]
+    schema = pa.schema([("pattern", pa.string()), ("k0", pa.string()), *structs])
+    packed = pa.schema(list(COLUMNS.items()))
+    return WindowPlan(
+        SharedWindows(), packed, ("k0", "k_shop"), Aggregation((), ()), Pattern.SHARED, schema, OPTIONS, members=members
+    )
+
+
+def events(rows):
+    """Events (time, key, value) as pack hands them to an operator of several patterns, but for bounds of windows."""
+    return pa.record_batch(
+        {
+            "k0": pa.array([key for _, key, _ in rows], pa.string()),
+            "k_shop": pa.array([f"shop {value % 3}" for _, _, value in rows], pa.string()),
+            "a_v": pa.array([value for _, _, value in rows], pa.int64()),
+            "a_s": pa.array([f"s{value}" for _, _, value in rows], pa.string()),
+            TIME: pa.array([time for time, _, _ in rows], pa.int64()),
+        }
+    )
+
+
+def bounds(name, times):
+    plan, gap = PATTERNS[name]
+    if isinstance(plan.windows, SessionWindows):
+        return {START: times, END: times + gap}
+    if isinstance(plan.windows, CustomWindows):
+        start, end = plan.windows.assigner(times)
+        return {START: start, END: end}
+    return {}
+
+
+def packed(names, rows):
+    batch = events(rows)
+    times = batch[TIME].to_numpy()
+    for position, name in enumerate(names):
+        if isinstance(PATTERNS[name][0].windows, CustomWindows):
+            for column, values in bounds(name, times).items():
+                batch = batch.append_column(bound_of(column, position), pa.array(values))
+    return batch
+
+
+def alone(name, rows):
+    """The same as pack hands them to an operator of one pattern."""
+    plan, _ = PATTERNS[name]
+    batch = events(rows)
+    times = batch[TIME].to_numpy()
+    batch = batch.select(plan.packed.names)
+    if isinstance(plan.windows, AlignedWindows):
+        slices = plan.windows.slice_starts(times)
+        return batch.append_column(SLICE, pa.array(slices)).take(pa.array(np.argsort(slices, kind="stable")))
+    for column, values in bounds(name, times).items():
+        batch = batch.append_column(column, pa.array(values))
+    return batch
+
+
+class Alone:
+    """A pattern in an instance of its own."""
+
+    def __init__(self, name, directory):
+        self.name, self.directory, self.version, self.fired_until = name, directory, None, NEVER
+
+    def run(self, rows, watermark):
+        instance = open_instance(PATTERNS[self.name][0], self.directory, self.version, self.fired_until)
+        if rows:
+            instance.ingest(alone(self.name, rows))
+        results = [row for batch in instance.fire(watermark) for row in batch.to_pylist()]
+        self.version, self.fired_until, self.counters = instance.commit(), watermark, instance.counters
+        instance.close()
+        return results
+
+
+class Shared:
+    """Several patterns in one instance, opened for each micro-batch: as another worker would, every other time."""
+
+    def __init__(self, directory):
+        self.directory, self.version, self.fired_until, self.runs = directory, None, NEVER, 0
+
+    def run(self, names, rows, watermark):
+        self.runs += 1
+        if self.runs % 2:
+            open_stores.clear()
+        instance = SharedInstance(shared(names), self.directory, self.version, self.fired_until)
+        if rows:
+            instance.ingest(packed(names, rows))
+        results = {name: [] for name in names}
+        for batch in instance.fire(watermark):
+            for row in batch.to_pylist():
+                name = row["pattern"]
+                assert [other for other in names if row[other] is not None] == [name]
+                own = row[name]
+                results[name].append({"window": own.pop("window"), "k0": row["k0"], **own})
+        self.version, self.fired_until = instance.commit(), watermark
+        self.metrics, self.counters = instance.metrics, instance.counters
+        require_exact_references(instance)
+        instance.close()
+        return results
+
+
+def require_exact_references(instance):
+    """What is counted of references is what there is."""
+    stores = instance._stores
+    found = np.concatenate([np.empty(0, np.int64), *(holder.references for holder in stores.holders)])
+    counted = {each.number: each.references for each in stores.events.slices if each.references}
+    numbers, counts = np.unique(found >> 32, return_counts=True)
+    assert counted == dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    if len(found):
+        stores.events.take(found, ["k0"])  # all of them lead to an event
+
+
+def told(results, name):
+    """Results in one order. Values of aligned windows come by slices, which are not those of the pattern alone."""
+    if isinstance(PATTERNS[name][0].windows, AlignedWindows):
+        results = [{key: sorted(value) if isinstance(value, list) else value for key, value in r.items()} for r in results]
+    return sorted(results, key=repr)
+
+
+ROW = st.tuples(st.integers(-120, 40), st.sampled_from(["ann", "bob", None]), st.integers(0, 9))
+BATCHES = st.lists(st.tuples(st.lists(ROW, max_size=25), st.integers(0, 60)), min_size=1, max_size=12)
+NAMES = st.lists(st.sampled_from(sorted(PATTERNS)), min_size=1, max_size=6, unique=True)
+
+
+@settings(max_examples=25, phases=[Phase.generate])  # to shrink an example takes minutes
+@given(names=NAMES, batches=BATCHES)
+def test_each_pattern_gives_what_it_gives_alone(tmp_path_factory, names, batches):
+    directory = tmp_path_factory.mktemp("state")
+    together, apart = Shared(directory / "shared"), [Alone(name, directory / name) for name in names]
+    now, watermark = 0, NEVER
+    for rows, passed in [*batches, ([], 500), ([], 1)]:
+        now += passed
+        rows = [(now + time, key, value) for time, key, value in rows]
+        found = together.run(names, rows, watermark)
+        for pattern_alone in apart:
+            expected = pattern_alone.run(rows, watermark)
+            assert told(found[pattern_alone.name], pattern_alone.name) == told(expected, pattern_alone.name)
+        watermark = max(watermark, now - 60)
+    assert together.counters.rows_out == sum(each.counters.rows_out for each in apart)
+    assert together.counters.windows_fired == sum(each.counters.windows_fired for each in apart)
+    late = min(each.counters.rows_late for each in apart)
+    assert together.counters.rows_late <= late
+    assert len(names) > 1 or together.counters.rows_late == late
+
+
+def some_rows(chance, center, count=40):
+    return [(center + chance.randrange(-50, 50), chance.choice(["ann", "bob"]), chance.randrange(9)) for _ in range(count)]
+
+
+def test_no_event_is_left_when_all_windows_have_fired(tmp_path):
+    names = ["sliding list", "visits", "long visits by shop", "totals of visits", "tumbling total"]
+    together, chance = Shared(tmp_path), random.Random(1)
+    for batch in range(10):
+        together.run(names, some_rows(chance, batch * 30), batch * 30 - 100)
+    assert together.metrics.events > 100
+    assert list(tmp_path.glob("*.arrow"))
+    together.run(names, [], 10_000)
+    assert together.metrics.events == 0
+    together.run(names, [], 10_001)
+    together.run(names, [], 10_002)
+    manifest = manifests.read(tmp_path, together.version)
+    left = {extent.part for extent in manifest.extents if extent.group < INDEXES}
+    assert left <= {f"pattern:{name}-1" for name in names if "visits" in name}  # dead references wait for compaction
+
+
+def test_an_event_is_stored_once_whatever_the_number_of_patterns(tmp_path):
+    rows = some_rows(random.Random(1), 0, 500)
+    few, many = Shared(tmp_path / "few"), Shared(tmp_path / "many")
+    few.run(["visits"], rows, NEVER)
+    many.run(["visits", "sliding list", "tumbling list", "five every two", "custom", "sliding list by shop"], rows, NEVER)
+    assert few.metrics.events == many.metrics.events == 500
+
+
+def test_no_events_are_stored_for_incremental_aggregates_alone(tmp_path):
+    together = Shared(tmp_path)
+    together.run(["tumbling total", "totals of visits", "total of four"], some_rows(random.Random(1), 0), NEVER)
+    assert together.metrics.events == 0
+
+
+def test_few_long_sessions_do_not_keep_the_events_of_all(tmp_path, monkeypatch):
+    """Events to which nothing refers any more go with the others of their slice rewritten."""
+    monkeypatch.setattr(events_module, "LEAST_COMPACTED", 0)
+    names = ["tumbling list", "visits"]
+    together, apart = Shared(tmp_path / "shared"), Alone("visits", tmp_path / "alone")
+    stored = []
+    for batch in range(30):
+        now = batch * 100
+        crowd = [(now + number % 20, f"key {batch} {number}", number) for number in range(200)]
+        rows = [*crowd, *((now + step, "ann", step) for step in range(0, 100, 10))]
+        found = together.run(names, rows, now - 20)
+        assert told(found["visits"], "visits") == told(apart.run(rows, now - 20), "visits")
+        stored.append(together.metrics.events)
+    assert stored[-1] < 210 * 5 + 30 * 10  # of 6,300: those of the newest slices, and of the session that lasts
+    assert [row["n"] for row in together.run(names, [], 10_000)["visits"] if row["k0"] == "ann"] == [300]
+    assert together.metrics.events == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_patterns_come_and_go_without_touching_others(tmp_path, seed):
+    chance = random.Random(seed)
+    together = Shared(tmp_path / "shared")
+    names: list[str] = ["visits"]
+    apart = {"visits": Alone("visits", tmp_path / "visits")}
+    for batch in range(16):
+        if batch % 4 == 3:
+            names = ["visits", *chance.sample(sorted(set(PATTERNS) - {"visits"}), chance.randrange(4))]
+            chance.shuffle(names)
+            apart = {
+                name: apart.get(name) or Alone(name, tmp_path / f"{name} since {batch}")
+                for name in names
+                if name in apart or not isinstance(PATTERNS[name][0].windows, AlignedWindows)
+            }
+            for each in apart.values():
+                each.fired_until = together.fired_until
+        rows = some_rows(chance, batch * 30)
+        watermark = batch * 30 - 60
+        found = together.run(names, rows, watermark)
+        for name, each in apart.items():
+            assert told(found[name], name) == told(each.run(rows, watermark), name)
+
+
+def test_aligned_windows_that_are_added_have_the_events_that_are_there(tmp_path):
+    """Whatever slices the events lie in; of aligned windows, or by arrival."""
+    for first in ("tumbling list", "visits"):
+        chance, together = random.Random(1), Shared(tmp_path / first)
+        batches = [some_rows(chance, 0, 60), some_rows(chance, 40, 60)]
+        together.run([first], batches[0], -100)
+        alone = Alone("sliding list", tmp_path / f"{first} alone")
+        alone.run(batches[0], -100)
+        for rows, watermark in ((batches[1], -90), ([], 1000)):
+            found = together.run([first, "sliding list"], rows, watermark)
+            assert told(found["sliding list"], "sliding list") == told(alone.run(rows, watermark), "sliding list")
+        assert sum(map(len, found.values())) > 5
+
+
+def test_a_commit_that_does_not_come_leaves_the_version_before(tmp_path):
+    """Whatever an attempt has written when it stops: before its manifest there is nothing of it."""
+    names = ["sliding list", "visits", "tumbling total", "five every two"]
+    chance, together = random.Random(2), Shared(tmp_path)
+    apart = [Alone(name, tmp_path / name) for name in names]
+    for batch in range(8):
+        rows, watermark = some_rows(chance, batch * 30), batch * 30 - 60
+        failing = SharedInstance(shared(names), tmp_path, together.version, together.fired_until)
+        failing.ingest(packed(names, some_rows(chance, batch * 30)))
+        assert sum(result.num_rows for result in failing.fire(watermark + 30)) >= 0
+        if batch % 2:
+            failing.commit()  # a version that Spark never hears of
+        failing.close()
+        found = together.run(names, rows, watermark)
+        for each in apart:
+            assert told(found[each.name], each.name) == told(each.run(rows, watermark), each.name)
+
+
+LAYOUT = {
+    "kind": "patterns",
+    "window": "patterns(time)",
+    "keys": ["user string"],
+    "aggregates": {"visits": {}},
+    "pattern": "SHARED",
+    "instancesPerPartition": 1,
+}
+
+
+def test_the_state_can_be_looked_into(tmp_path):
+    together = Shared(Location.new(Root(tmp_path), 0, LAYOUT).home.directory)
+    names = ["sliding list", "visits", "totals of visits", "tumbling total"]
+    rows = some_rows(random.Random(1), 0)
+    together.run(names, rows, NEVER)
+    (operator,) = inspection.operators(Root(tmp_path))
+    found = pa.Table.from_batches(operator.read())
+    assert sorted(found["a_v"].to_pylist()) == sorted(value for _, _, value in rows)
+    assert sorted(found["start"].cast(pa.int64()).to_pylist()) == sorted(time for time, _, _ in rows)
+    assert set(found.column_names) == {"vnode", "start", "end", "user", "a_v"}
+    shown = CliRunner().invoke(app, ["state", "show", str(tmp_path)]).output
+    assert "events" in shown
+    assert all(f"pattern:{name}-1" in shown for name in names if name != "sliding list")
+    assert not list(inspection.verify(operator))
+
+
+def test_damage_in_any_part_is_found(tmp_path):
+    together = Shared(Location.new(Root(tmp_path), 0, LAYOUT).home.directory)
+    together.run(["sliding list", "visits", "totals of visits"], some_rows(random.Random(1), 0), NEVER)
+    (operator,) = inspection.operators(Root(tmp_path))
+    segments = list(together.directory.glob("*.arrow"))
+    assert len(segments) > 3
+    for segment in segments:
+        whole = segment.read_bytes()
+        segment.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :])
+        assert [name for name, message in inspection.verify(operator) if segment.name in message] == [
+            together.directory.name
+        ]
+        segment.write_bytes(whole)
+    assert not list(inspection.verify(operator))
+
+
+def test_a_reference_to_what_is_not_there_is_found(tmp_path):
+    log = ExtentLog(tmp_path, None, OPTIONS)
+    events = EventLog(tmp_path, log, None, OPTIONS)
+    references = events.append(np.arange(3), pa.record_batch({"a": [1, 2, 3]}))
+    with pytest.raises(CorruptState, match="refers to event 3 of slice 0, which is not stored"):
+        events.take(references + 1, ["a"])
+    with pytest.raises(CorruptState, match="refers to event 0 of slice 1"):
+        events.take(references + (1 << 32), ["a"])
