@@ -26,8 +26,6 @@ from rich.console import Console
 from rich.table import Table
 
 import forebay as fb
-from forebay.aggregates.functions import Aggregate
-from forebay.spark.driver.windows import PrecedingWindow
 
 DEMO = Path(__file__).resolve().parents[1] / "demo" / "fraud"
 SOURCE = DEMO / "transactions"
@@ -47,8 +45,8 @@ class Pattern:
     """What a kind of fraud looks like: aggregates after each transaction of a key, and when they are suspicious."""
 
     keys: tuple[str, ...]
-    window: PrecedingWindow
-    aggregates: tuple[Aggregate, ...]
+    window: Any
+    aggregates: tuple[Any, ...]
     condition: str
 
     def alarms(self, transactions: DataFrame) -> DataFrame:
