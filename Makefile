@@ -47,6 +47,7 @@ bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench
 	$(BIN)/python benchmarks/buffers.py
 
 bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state and with a state for each: bench/shared, docs/patterns.md
+	$(BIN)/python benchmarks/shared_stores.py
 	$(BIN)/python benchmarks/shared.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs

@@ -14,8 +14,8 @@ shared    fb.patterns: one operator
 separate  one fb.groupBy for each pattern, in one query
 spark     Spark's own windows with RocksDB, one operator for each pattern, in one query
 
-In each micro-batch is one file. The first quarter of the micro-batches is left out. Tables and a chart go to
-``bench/shared`` and into ``docs/patterns.md``.
+In each micro-batch is one file. The first quarter of the micro-batches is left out. Table and chart go to
+``bench/shared``, the table also into ``docs/patterns.md``.
 """
 
 from __future__ import annotations
@@ -284,9 +284,7 @@ def main() -> None:
     out = ROOT / "bench" / "shared"
     out.mkdir(parents=True, exist_ok=True)
     frame.write_csv(out / "results.csv")
-    picture = chart(frame)
-    (out / "shared.png").write_bytes(picture)
-    (ROOT / "docs" / "patterns.png").write_bytes(picture)
+    (out / "shared.png").write_bytes(chart(frame))
     about = (
         f"{size.files} micro-batches of {size.events:,} events of {size.cards:,} cards, one run, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}."

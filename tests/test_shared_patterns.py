@@ -24,6 +24,7 @@ from forebay.store import events as events_module
 from forebay.store import manifest as manifests
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
+from forebay.store.archive import MountedArchive
 from forebay.store.events import EventLog
 from forebay.store.extent_log import ExtentLog
 from forebay.store.manifest import INDEXES
@@ -337,6 +338,24 @@ def test_a_commit_that_does_not_come_leaves_the_version_before(tmp_path):
         found = together.run(names, rows, watermark)
         for each in apart:
             assert told(found[each.name], each.name) == told(each.run(rows, watermark), each.name)
+
+
+def test_another_host_goes_on_from_the_archive(tmp_path):
+    names, rows = ["sliding list", "visits", "tumbling total"], some_rows(random.Random(3), 0)
+    archive = MountedArchive(tmp_path / "safe")
+    here = SharedInstance(shared(names), tmp_path / "here", None, NEVER, archive)
+    here.ingest(packed(names, rows))
+    assert list(here.fire(-1000)) == []
+    version = here.commit()
+    here.close()
+    there = SharedInstance(shared(names), tmp_path / "there", version, -1000, archive)
+    found = [row for batch in there.fire(1000) for row in batch.to_pylist()]
+    there.close()
+    expected = SharedInstance(shared(names), tmp_path / "expected", None, NEVER)
+    expected.ingest(packed(names, rows))
+    assert sorted(map(str, found)) == sorted(str(row) for batch in expected.fire(1000) for row in batch.to_pylist())
+    assert {row["pattern"] for row in found} == set(names)
+    expected.close()
 
 
 LAYOUT = {
