@@ -31,6 +31,7 @@ from forebay.windows import (
     GlobalWindow,
     Intervals,
     Lives,
+    Preceding,
     SessionWindows,
     Windows,
 )
@@ -45,6 +46,23 @@ _OPTIONS = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 10, read_batch_
 _INSTANT = pa.timestamp("us")
 _COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
 _MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
+_MOVING = (
+    _COUNT,
+    BoundAggregate("sum", "sum", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True}),
+    BoundAggregate("stddev", "stddev", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True}),
+    BoundAggregate("least", "min", ("a0",), (pa.int64(),), pa.int64()),
+    BoundAggregate("mode", "mode", ("a0",), (pa.int64(),), pa.int64()),
+    BoundAggregate("different", "count_distinct", ("a0",), (pa.int64(),), pa.int64()),
+    _MEDIAN,
+)
+_SKETCHES = (
+    BoundAggregate("of words", "approx_percentile", ("a0",), (pa.int64(),), pa.int64(), {"percentage": 0.5, "k": 8}),
+    BoundAggregate("of floats", "approx_percentile", ("x0",), (pa.float64(),), pa.float64(), {"percentage": 0.5, "k": 8}),
+    BoundAggregate("coupons", "hll_sketch_agg", ("a0",), (pa.int64(),), pa.binary(), {"lgConfigK": 8}),
+    BoundAggregate(
+        "cells", "count_min_sketch", ("k1",), (pa.string(),), pa.binary(), {"eps": 0.5, "confidence": 0.5, "seed": 1}
+    ),
+)
 
 
 def rehearse(directory: Path) -> Iterator[str]:
@@ -72,6 +90,9 @@ def _plans() -> Iterator[tuple[str, WindowPlan, bool]]:
     yield "count windows", _aggregating(CountWindows(5, 3), Pattern.AUR, both, bound=pa.int64()), False
     yield "a global window", _aggregating(GlobalWindow(10), Pattern.RMW, count, bound=None), False
     firing = Firing(every=10, allowed_lateness=5, accumulating=True)
+    yield "rows before each row", _aggregating(Preceding(rows=4), Pattern.AUR, _MOVING, timed=True), False
+    yield "a time before each row", _aggregating(Preceding(span=12), Pattern.AUR, _MOVING, timed=True), False
+    yield "sketches", _aggregating(AlignedWindows(20, 20), Pattern.RMW, _SKETCHES), False
     yield "early and late firings", _aggregating(AlignedWindows(20, 10), Pattern.AUR, both, firing=firing), False
     yield "update mode", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), True
     yield "deduplication", _remembering(), False
@@ -86,10 +107,13 @@ def _aggregating(
     *,
     bound: pa.DataType | None = _INSTANT,
     firing: Firing | None = None,
+    timed: bool = False,
 ) -> WindowPlan:
-    window = [] if bound is None else [("window", pa.struct([("start", bound), ("end", bound)]))]
+    window = [("event_time", _INSTANT)] if timed else []
+    window += [] if bound is None else [("window", pa.struct([("start", bound), ("end", bound)]))]
     schema = pa.schema([*window, ("k", pa.string()), *((each.label, each.result) for each in aggregates)])
-    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    inputs = {name: kind for each in aggregates for name, kind in zip(each.inputs, each.input_types, strict=True)}
+    packed = pa.schema([("k0", pa.string()), *inputs.items()])
     return WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), tuple(aggregates)), pattern, schema, _OPTIONS, firing)
 
 
@@ -129,7 +153,9 @@ def _rows(plan: WindowPlan, number: int) -> pa.RecordBatch:
     keys = chance.integers(0, _KEYS, _ROWS)
     columns = {
         "k0": pa.array([f"user {key}" if key else None for key in keys]),
+        "k1": pa.array([f"word {key}" for key in keys]),
         "a0": pa.array(keys * 10),
+        "x0": pa.array(keys / 10),
         "l0": pa.array([[int(key)] for key in keys]),
         "side": pa.array(chance.random(_ROWS) < 0.5),
         "over": pa.array(chance.random(_ROWS) < 0.1),
