@@ -36,7 +36,7 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (a quarter of an hour)
 	$(BIN)/python benchmarks/harness.py
 
-bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md (half an hour)
+bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md
 	$(BIN)/python benchmarks/buffers.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
