@@ -43,7 +43,7 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (a quarter of an hour)
 	$(BIN)/python benchmarks/harness.py
 
-bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md (a quarter of an hour)
+bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md
 	$(BIN)/python benchmarks/buffers.py
 
 bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state and with a state for each: bench/shared, docs/patterns.md

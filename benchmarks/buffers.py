@@ -289,7 +289,8 @@ def main() -> None:
 
 
 def table(rates: dict[tuple[str, int], float], numbers: tuple[int, ...], rounds: int) -> str:
-    lines = [f"Views per second by number of tweets, medians of {rounds} {'round' if rounds == 1 else 'rounds'}.", ""]
+    lines = ["![Views per second over the number of tweets](buffers.svg)", ""]
+    lines += [f"Views per second by number of tweets, medians of {rounds} {'round' if rounds == 1 else 'rounds'}.", ""]
     lines += [
         f"| engine | {' | '.join(f'{number:,}' for number in numbers)} |",
         f"| --- | {'---: | ' * len(numbers)}".rstrip(),
