@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import report
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan
-from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE
 from forebay.store.filenames import Version
 from forebay.store.options import Options

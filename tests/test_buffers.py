@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.processor import Processor
 from forebay.engine.buffer import passing
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import InvalidArgument, ProcessorFailed
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.options import Options
 from forebay.windows import HIGH, LOW, Buffered

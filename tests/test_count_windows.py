@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import WindowPlan
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.options import Options
 from forebay.windows import HIGH, LOW, CountWindows

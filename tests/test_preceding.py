@@ -12,12 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.options import Options
 from forebay.windows import HIGH, LOW, START, Preceding

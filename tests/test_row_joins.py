@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.access_patterns import Pattern
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.options import Options
 from forebay.windows import Intervals, Lives

@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.cli.app import app
@@ -16,7 +17,6 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan
 from forebay.engine.shared import SharedInstance
 from forebay.errors import CorruptState
-from forebay.patterns import Pattern
 from forebay.state import inspection
 from forebay.state.layout import Location
 from forebay.state.places import Root

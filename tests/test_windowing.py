@@ -9,12 +9,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.aligned import AlignedInstance
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.results import partial_batch
-from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options
 from forebay.windows import AlignedWindows

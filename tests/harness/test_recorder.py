@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
@@ -21,7 +22,6 @@ from forebay.harness.events import BEGINNING, Source
 from forebay.harness.likeness import likeness
 from forebay.harness.operators import WORKLOADS
 from forebay.harness.recorder import Recorder
-from forebay.patterns import Pattern
 from forebay.spark.worker.capture import Recording
 from forebay.spark.worker.pack import pack
 from forebay.store import open_stores

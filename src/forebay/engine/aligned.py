@@ -10,13 +10,13 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
 from forebay.engine.observer import ARRIVAL, Observer
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, partial_batch, results, window_column
 from forebay.engine.stored_form import StoredForm
-from forebay.patterns import Pattern
 from forebay.store.aligned import SLICE, AlignedStore, SliceStore
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk

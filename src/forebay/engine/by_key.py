@@ -16,13 +16,13 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
 from forebay.engine.observer import Observer, window_ids
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.aligned import LOAD_FACTOR
 from forebay.store.archive import Archive

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.patterns import Pattern
+from forebay.access_patterns import Pattern
 from forebay.store.options import Options
 from forebay.windows import Firing, Windows
 

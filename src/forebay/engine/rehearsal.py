@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.access_patterns import Pattern
 from forebay.engine.instance import Instance, counted, require_same_time
 from forebay.engine.observer import Observer
 from forebay.engine.plan import NEVER, Member, WindowPlan
 from forebay.engine.shared_stores import SharedForm, SharedStores
-from forebay.patterns import Pattern
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.aligned_events import AlignedEvents

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from forebay.access_patterns import Pattern
 from forebay.engine.aligned import AlignedInstance, aligned_store
 from forebay.engine.counts import CountInstance
 from forebay.engine.instance import Instance
 from forebay.engine.plan import Member, WindowPlan
 from forebay.engine.sessions import SessionInstance
 from forebay.engine.stored_form import StoredForm
-from forebay.patterns import Pattern
 from forebay.store.aligned import AlignedStore
 from forebay.store.aligned_events import AlignedEvents
 from forebay.store.archive import Archive

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.observer import ARRIVAL, Places, window_ids
 from forebay.engine.plan import WindowPlan
@@ -21,7 +22,6 @@ from forebay.harness.access import DELETE, GET, MERGE, PUT, Operation
 from forebay.harness.capture import SCHEMA, captured
 from forebay.harness.driver_kernels import MAPPING, MAPPING_ENTRY
 from forebay.harness.keys import key_numbers
-from forebay.patterns import Pattern
 from forebay.store.key_index import KeyIndex, Steps
 from forebay.windows import Intervals, Times
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forebay.patterns import Pattern
+from forebay.access_patterns import Pattern
 from forebay.store.key_index import KeyIndex
 
 _SHARED = 8

@@ -14,13 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from forebay.access_patterns import Choice, choose
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import HOLISTIC
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
-from forebay.patterns import Choice, choose
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, time_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
-from forebay.patterns import Choice, Pattern
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.inputs import Inputs, require_supported

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from forebay.access_patterns import Pattern
 from forebay.errors import UnsupportedConfiguration
-from forebay.patterns import Pattern
 from forebay.spark.properties import PREFIX
 from forebay.windows import Buffered, CountWindows, Firing, FirstRows, Lives, Preceding, SharedWindows, Windows
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
-from forebay.patterns import Choice, Pattern
 from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.inputs import require_supported

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import types as T
 
+from forebay.access_patterns import Choice, Pattern
 from forebay.engine.plan import Capture, WindowPlan
-from forebay.patterns import Choice, Pattern
 from forebay.spark.driver.analysis import analysis, arrow_schema
 from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf

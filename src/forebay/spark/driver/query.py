@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.patterns import Choice
+from forebay.access_patterns import Choice
 from forebay.spark.worker.clock import Clock
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout

@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from forebay.access_patterns import Choice, Pattern
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
-from forebay.patterns import Choice, Pattern
 from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.conf import ready
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported

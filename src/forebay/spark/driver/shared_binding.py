@@ -11,11 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from forebay.access_patterns import Choice, Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.engine.plan import Member, WindowPlan
 from forebay.errors import InvalidArgument
-from forebay.patterns import Choice, Pattern
 from forebay.spark.driver.analysis import arrow_schema
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
 from forebay.spark.driver.conf import Conf

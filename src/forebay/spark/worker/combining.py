@@ -13,10 +13,10 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import partial_batch
-from forebay.patterns import Pattern
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
 
 PAYS = 0.7
