@@ -17,23 +17,25 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
-from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan
 from forebay.engine.window_join import WindowJoin
 from forebay.store import filenames, open_stores
 from forebay.store.aligned import SLICE
-from forebay.store.manifest import FORMAT
+from forebay.store.manifest import FORMAT, FORMAT_OF_PARTS
 from forebay.store.options import Options
 from forebay.windows import (
     END,
     HIGH,
     LOW,
     START,
+    TIME,
     AlignedWindows,
     CountWindows,
     FirstRows,
     Intervals,
     Preceding,
     SessionWindows,
+    SharedWindows,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -72,6 +74,24 @@ def remembering():
     return WindowPlan(FirstRows(), packed, (), Aggregation((), ()), Pattern.RMW, schema, options, identified_by=("k0",))
 
 
+def sharing():
+    """Several patterns: windows that read the events, references to them, and partial aggregates."""
+    patterns = {
+        "sliding": planned(AlignedWindows(20, 10), Pattern.AAR, COUNT, MEDIAN),
+        "visits": planned(SessionWindows(), Pattern.AUR, COUNT, MEDIAN),
+        "fives": planned(CountWindows(5, 3), Pattern.AUR, MEDIAN, bounds=NUMBERS),
+        "totals": planned(SessionWindows(), Pattern.RMW, TOTAL),
+    }
+    members = tuple(Member(name, f"{name}-1", plan, 1, GAP) for name, plan in patterns.items())
+    structs = [
+        (each.name, pa.struct([field for place, field in enumerate(each.plan.schema) if place != 1])) for each in members
+    ]
+    schema = pa.schema([("pattern", pa.string()), ("k", pa.string()), *structs])
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    none, options = Aggregation((), ()), Options(1 << 20)
+    return WindowPlan(SharedWindows(), packed, ("k0",), none, Pattern.SHARED, schema, options, members=members)
+
+
 PLANS = {
     "tumbling-median": planned(AlignedWindows(20, 20), Pattern.AAR, COUNT, MEDIAN),
     "sliding-sum": planned(AlignedWindows(20, 10), Pattern.RMW, COUNT, TOTAL),
@@ -82,6 +102,7 @@ PLANS = {
     "preceding-rows": after_each(Preceding(rows=4)),
     "dedupe": remembering(),
     "interval-join": joining(),
+    "patterns": sharing(),
 }
 
 
@@ -93,6 +114,8 @@ def batch(plan, number):
     columns = {"k0": [f"user {key}" for key in keys], "a0": chance.integers(0, 100, 40), HIGH: keys + 7, LOW: keys * keys}
     if isinstance(plan.windows, AlignedWindows):
         return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], SLICE: plan.windows.slice_starts(times)})
+    if isinstance(plan.windows, SharedWindows):
+        return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], TIME: times})
     if not isinstance(plan.windows, CountWindows):
         columns |= {START: times, END: times + GAP}
     if isinstance(plan.windows, Intervals):
@@ -136,7 +159,7 @@ def test_goes_on(tmp_path, written, name):
 
 if __name__ == "__main__":
     for name, plan in PLANS.items():
-        directory = GOLDEN / f"format-{FORMAT}" / name
+        directory = GOLDEN / f"format-{FORMAT_OF_PARTS if plan.members else FORMAT}" / name
         shutil.rmtree(directory, ignore_errors=True)
         _, version = run(plan, directory, None, [0, 1], 35)
         sys.stdout.write(f"{directory.relative_to(GOLDEN)}: version {version}\n")
