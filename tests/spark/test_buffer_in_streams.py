@@ -68,6 +68,15 @@ def wait(query, done):
     raise AssertionError("the query did not get there")
 
 
+def between_micro_batches(df, sink, checkpoint):
+    """The query, which has ended a micro-batch that was begun, and was stopped before the next one."""
+    writer = df.writeStream.foreachBatch(sink.write).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="1 hour").start()
+    wait(query, lambda: query.lastProgress is not None and not query.status["isTriggerActive"])
+    query.stop()
+    return query
+
+
 def test_a_buffer_waits_on_after_a_restart_with_more_state_partitions(spark, stream, tmp_path):
     static = stream.static
     count = static.count()
@@ -82,6 +91,7 @@ def test_a_buffer_waits_on_after_a_restart_with_more_state_partitions(spark, str
         query = start(buffered("1 hour"), sink, tmp_path / "ck")
         wait(query, lambda: fb.progress(query).rowsIn == count)
         query.stop()
+        query = between_micro_batches(buffered("1 hour"), sink, tmp_path / "ck")
         first = len(sink.rows)
         assert 0 < first < count / 2  # those of the first file have gone on at once, and the others wait for an hour
         assert fb.progress(query).stateRows == count - first

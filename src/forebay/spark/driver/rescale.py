@@ -158,7 +158,8 @@ def _require_stopped(session: SparkSession, location: str, logs: Logs, query: st
         raise UnsupportedConfiguration(
             f"the query with the checkpoint at {location} has begun micro-batch {logs.begun} and not ended it: it runs "
             "somewhere, or it was stopped or has failed in that micro-batch. Stop it if it runs. Otherwise start it with "
-            "trigger(availableNow=True) and wait until it ends. Then rescale it."
+            "trigger(availableNow=True) and wait until it ends; one that goes by the wall clock does not end, so start it "
+            "with trigger(processingTime='1 hour') and stop it after its first micro-batch. Then rescale it."
         )
 
 
