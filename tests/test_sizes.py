@@ -22,7 +22,7 @@ def worked(plan, directory, batches):
         version = instance.commit(number)
         told = instance.metrics
         instance.close()
-    return {"stateBytes": told.disk_bytes, "stateLiveBytes": told.live_bytes, "storedEvents": 0, "memoryBytes": 0}
+    return {"stateBytes": told.disk_bytes, "stateLiveBytes": told.live_bytes, "storedEvents": told.events, "memoryBytes": 0}
 
 
 @pytest.mark.parametrize("name", PLANS)

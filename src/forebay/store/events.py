@@ -7,7 +7,7 @@ references there are to the events of a slice is counted, and stored with each v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -108,8 +108,9 @@ class EventLog:
         self._part = log.part(EVENTS)
         self._store = AlignedStore(directory, None, [], options, form=form, log=self._part)
         self._slices: dict[int, EventSlice] = {}
-        for batch in log.read(INDEXES):
-            self._slices |= {row["number"]: EventSlice(**row) for row in batch.to_pylist()}
+        self._written = [row for batch in log.read(INDEXES) for row in batch.to_pylist()]
+        for row in self._written:
+            self._slices[row["number"]] = EventSlice(**row)
         self._numbers: dict[int, int] = {}
         for each in self._slices.values():
             if self._goes_on(each):
@@ -269,8 +270,11 @@ class EventLog:
         self._store.commit(None, base.counters, batch)
         self._thin_out(needed, holders, referenced)
         self._store.commit(None, base.counters, batch)
-        self._log.drop([INDEXES])
         rows = [asdict(each) for each in self._slices.values()]
+        if rows == self._written:
+            return  # to write it anew would leave a file to remove, and so make a version for that, and so on
+        self._log.drop([INDEXES])
+        self._written = rows
         if rows:
             names = [field.name for field in fields(EventSlice)]
             columns = {name: pa.array([row[name] for row in rows], pa.int64()) for name in names}
@@ -310,7 +314,8 @@ class EventLog:
     @property
     def metrics(self) -> Metrics:
         """What the store has done since it was opened."""
-        return self._store.metrics
+        found = self._store.metrics
+        return replace(found, live_bytes=found.live_bytes + self._log.bytes_of([INDEXES]))
 
     @property
     def memory_bytes(self) -> int:
