@@ -59,7 +59,7 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
 	$(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/ready  ## the test suite (11 minutes)
+test: $(VENV)/ready  ## the test suite (14 minutes)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)
