@@ -1,8 +1,10 @@
 """One Spark session for the whole test session, for tests and for the examples in docstrings."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
@@ -53,6 +55,17 @@ def s3() -> Iterator[str]:
     maker.create_dir("states")
     yield f"s3://id:secret@states/{{}}?{endpoint}"
     server.stop()
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> dict[str, str]:
+    """A copy of the package and an environment in which neither its directories nor a home can be written, whoever asks."""
+    package = tmp_path / "package" / "forebay"
+    shutil.copytree(Path(forebay.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for directory in (package, *(path for path in package.rglob("*") if path.is_dir())):
+        (directory / "__pycache__").touch()  # a file, where numba wants a directory
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "NUMBA_"))}
+    return environment | {"PYTHONPATH": str(package.parent), "HOME": "/dev/null", "TMPDIR": str(tmp_path)}
 
 
 @pytest.fixture(autouse=True)

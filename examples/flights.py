@@ -4,7 +4,6 @@ The flights arrive in the order of the schedule, but their event time is when th
 out of order. Run it with ``make demo``; everything it writes is in ``demo/``.
 """
 
-import os
 import shutil
 import time
 from importlib.util import find_spec
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter, DayLocator, HourLocator, MonthLocator
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from rich.console import Console
@@ -25,6 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 import forebay as fb
+from quiet import start_spark
 
 DEMO = Path(__file__).resolve().parents[1] / "demo"
 SOURCE = DEMO / "flights"
@@ -41,7 +41,7 @@ console = Console(highlight=False, soft_wrap=True)
 def main() -> None:
     shutil.rmtree(DEMO, ignore_errors=True)
     rows = write_source()
-    spark = start_spark()
+    spark = start_spark("flights", DEMO / "spark.log")
     batch = spark.read.schema(SCHEMA).parquet(str(SOURCE))
     stream = (
         spark.readStream.schema(SCHEMA)
@@ -111,25 +111,6 @@ def write_source() -> int:
     console.print(f"{len(flights):,} flights out of New York in 2013; {cancelled:,} were cancelled and are dropped.")
     console.print(f"{len(rows):,} rows in {FILES} files, each file a micro-batch. Spark's log is demo/spark.log.\n")
     return len(rows)
-
-
-def start_spark() -> SparkSession:
-    builder = (
-        fb.configure(SparkSession.builder.master("local[2]"))
-        .appName("flights")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-    )
-    stderr = os.dup(2)
-    with (DEMO / "spark.log").open("w") as log:  # the JVM logs to the stderr that it inherits
-        os.dup2(log.fileno(), 2)
-        try:
-            spark = builder.getOrCreate()
-        finally:
-            os.dup2(stderr, 2)
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def run(result: DataFrame, name: str, rows: int) -> StreamingQuery:

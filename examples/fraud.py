@@ -5,7 +5,6 @@ late, in files that are micro-batches. After each transaction of a card, aggrega
 looks like fraud. Run it with ``make demo-fraud``; everything it writes is in ``demo/fraud``.
 """
 
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from matplotlib.axes import Axes
 from matplotlib.dates import DateFormatter, DayLocator, HourLocator
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
 import forebay as fb
+from quiet import start_spark
 
 DEMO = Path(__file__).resolve().parents[1] / "demo" / "fraud"
 SOURCE = DEMO / "transactions"
@@ -99,7 +99,7 @@ def main() -> None:
     shutil.rmtree(DEMO, ignore_errors=True)
     transactions = generated()
     write(transactions)
-    spark = start_spark()
+    spark = start_spark("fraud", DEMO / "spark.log")
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(SOURCE))
     stream = stream.withWatermark("time", "10 minutes")
     found = [
@@ -196,31 +196,6 @@ def write(transactions: pd.DataFrame) -> None:
 
 
 # the query -------------------------------------------------------------------------------------------------------------
-
-
-def start_spark() -> SparkSession:
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName("fraud")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-    )
-    stderr = os.dup(2)
-    with (DEMO / "spark.log").open("w") as log:  # the JVM logs to the stderr that it inherits
-        os.dup2(log.fileno(), 2)
-        try:
-            spark = builder.getOrCreate()
-        finally:
-            os.dup2(stderr, 2)
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def run(alarms: DataFrame) -> StreamingQuery:

@@ -1,14 +1,8 @@
 """forebay can be imported, and compiles its loops, wherever what is compiled can be kept."""
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
-
-import forebay
 
 PLACED = """
 import numpy as np
@@ -17,17 +11,6 @@ from forebay.store.key_index import KeyIndex
 keys = np.arange(3)
 print(len(KeyIndex().place_exact(keys, keys, keys, keys + 1)))
 """
-
-
-@pytest.fixture
-def read_only(tmp_path):
-    """A copy of the package and an environment in which neither its directories nor a home can be written, whoever asks."""
-    package = tmp_path / "package" / "forebay"
-    shutil.copytree(Path(forebay.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for directory in (package, *(path for path in package.rglob("*") if path.is_dir())):
-        (directory / "__pycache__").touch()  # a file, where numba wants a directory
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "NUMBA_"))}
-    return environment | {"PYTHONPATH": str(package.parent), "HOME": "/dev/null", "TMPDIR": str(tmp_path)}
 
 
 def run(environment):

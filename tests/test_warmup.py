@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import forebay
-from test_compiling import read_only  # noqa: F401
 
 LISTED = """
 import forebay.engine.open
@@ -78,7 +77,7 @@ def test_operators_compile_nothing_more(warm):
     assert compiled(directory) == before
 
 
-def test_it_says_so_where_nothing_can_be_kept(read_only, tmp_path):  # noqa: F811
+def test_it_says_so_where_nothing_can_be_kept(read_only, tmp_path):
     (tmp_path / f"forebay-compiled-{os.getuid()}").write_text("")  # a file, where a directory is wanted
     printed = python(read_only, WITHOUT_ROWS)
     assert printed.startswith("2 error: nowhere can compiled code be kept"), printed

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 
+import pandas as pd
 import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -170,7 +171,7 @@ def test_bad_arguments(spark, arguments, error, named):
 def test_a_batch_dataframe_goes_on_at_its_end(spark):
     df = spark.createDataFrame([(f"k{n % 3}", n) for n in range(30)], "key string, n int").repartition(4)
 
-    def most(rows: "pandas.DataFrame") -> "pandas.DataFrame":  # noqa: F821
+    def most(rows: pd.DataFrame) -> pd.DataFrame:
         return rows.groupby("key", as_index=False)["n"].max()
 
     found = fb.buffer(df, "key", interval="1 hour", processor=most)

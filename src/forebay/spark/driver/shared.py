@@ -121,7 +121,7 @@ class SharedPatterns:
         common = [F.col(quoted(field.name)) for field in all_.schema.fields[1 : 1 + len(self._keys)]]
         window, *others = (
             F.col(f"{quoted(name)}.{quoted(field.name)}").alias(field.name, **_metadata(field.metadata))
-            for field in all_.schema[name].dataType.fields  # type: ignore[attr-defined]
+            for field in all_.select(f"{quoted(name)}.*").schema.fields
         )
         return (all_ if results is None else results).where(F.col(PATTERN) == name).select(window, *common, *others)
 
