@@ -61,7 +61,7 @@ def s3() -> Iterator[str]:
 def read_only(tmp_path: Path) -> dict[str, str]:
     """A copy of the package and an environment in which neither its directories nor a home can be written, whoever asks."""
     package = tmp_path / "package" / "forebay"
-    shutil.copytree(Path(forebay.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(fb.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     for directory in (package, *(path for path in package.rglob("*") if path.is_dir())):
         (directory / "__pycache__").touch()  # a file, where numba wants a directory
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "NUMBA_"))}
