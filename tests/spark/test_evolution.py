@@ -13,7 +13,7 @@ from streams import assert_same, generate, oracle
 
 import forebay as fb
 from forebay.errors import CorruptState
-from forebay.spark.driver.windows import text_of
+from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
 from forebay.state.layout import history as history_of
 from forebay.state.places import Root

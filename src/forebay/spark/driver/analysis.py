@@ -15,9 +15,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
+from forebay.spark.driver.columns import quoted
 from forebay.spark.driver.conf import WATERMARK
 from forebay.spark.driver.plans import redefined
-from forebay.spark.driver.windows import quoted
 
 _NO_COLUMN = ("UNRESOLVED_COLUMN", "MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRAME_COLUMN")
 """How the conditions of errors begin that say that there is no such column."""

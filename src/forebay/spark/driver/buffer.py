@@ -13,11 +13,12 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
+from forebay.spark.driver.columns import quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
+from forebay.spark.driver.durations import Duration, microseconds, seconds
 from forebay.spark.driver.inputs import Inputs, require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.vehicle import run, run_within_tasks
-from forebay.spark.driver.windows import Duration, microseconds, quoted, seconds, text_of
 from forebay.windows import TIME, Buffered
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from forebay.aggregates.functions import Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis
-from forebay.spark.driver.windows import text_of
+from forebay.spark.driver.columns import text_of
 
 
 def matching(results: DataFrame, conditions: Sequence[Condition]) -> DataFrame:

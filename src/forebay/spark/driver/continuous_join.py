@@ -10,9 +10,9 @@ from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument, UnknownColumn
 from forebay.spark.driver.analysis import analysis
+from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.interval_join import LEAST_GRANULARITY
 from forebay.spark.driver.sides import require_joinable
-from forebay.spark.driver.windows import text_of
 from forebay.windows import Lives
 
 _UNTIL = "__until"

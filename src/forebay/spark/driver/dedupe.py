@@ -10,11 +10,12 @@ from pyspark.sql import functions as F
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
+from forebay.spark.driver.columns import interval, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
+from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.inputs import require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.vehicle import run
-from forebay.spark.driver.windows import Duration, interval, microseconds, quoted, text_of
 from forebay.windows import END, TIME, FirstRows
 
 

@@ -8,21 +8,20 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.conditions import matching
 from forebay.spark.driver.conf import ready, require_classic
+from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.vehicle import run
 from forebay.spark.driver.windows import (
     CountWindow,
     CustomWindow,
-    Duration,
     PrecedingWindow,
     SessionWindow,
     TimeWindow,
     Trigger,
     WholeKey,
     Window,
-    microseconds,
-    text_of,
 )
 
 if TYPE_CHECKING:

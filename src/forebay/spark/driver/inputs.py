@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import UnsupportedType
-from forebay.spark.driver.windows import quoted, text_of
+from forebay.spark.driver.columns import quoted, text_of
 from forebay.state.layout import NAMESAKE
 
 _PLAIN = (

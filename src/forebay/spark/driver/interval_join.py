@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.sides import JoinType, require_joinable
-from forebay.spark.driver.windows import Duration, microseconds
 from forebay.windows import Intervals
 
 LEAST_GRANULARITY = 1_000_000

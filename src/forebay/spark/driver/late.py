@@ -11,8 +11,8 @@ from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis
+from forebay.spark.driver.columns import quoted
 from forebay.spark.driver.plans import uppermost
-from forebay.spark.driver.windows import quoted
 from forebay.spark.worker import stages, startup
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.windows import END, TIME, SharedWindows

@@ -15,8 +15,8 @@ from forebay.engine.plan import Capture, WindowPlan
 from forebay.spark.driver.analysis import analysis, arrow_schema
 from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf
+from forebay.spark.driver.durations import seconds
 from forebay.spark.driver.inputs import identity
-from forebay.spark.driver.windows import seconds
 from forebay.state.layout import VNODES, Layout
 from forebay.windows import HIGH, LOW, TIME, Firing, Windows
 

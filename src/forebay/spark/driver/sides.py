@@ -12,9 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument, UnknownColumn
+from forebay.spark.driver.columns import quoted
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.inputs import nullable_within, require_supported
-from forebay.spark.driver.windows import quoted
 
 JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
 

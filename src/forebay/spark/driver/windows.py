@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Protocol
 
-from py4j.java_gateway import get_field
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.columns import interval, text_of
+from forebay.spark.driver.durations import Duration, as_text, microseconds, positive_microseconds, seconds
 from forebay.windows import (
     END,
     AlignedWindows,
@@ -25,11 +22,6 @@ from forebay.windows import (
     SessionWindows,
     Windows,
 )
-
-_MICROS_PER_DAY = 86_400_000_000
-
-Duration = str | datetime.timedelta
-"""A duration, as Spark writes it (``"10 minutes"``, ``"1 day 12 hours"``) or as Python does."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +78,8 @@ class TimeWindow:
     in_event_time = True
 
     def bind(self, session: SparkSession, time: Column) -> Assignment:
-        size = _positive(session, "windowDuration", self.window_duration)
-        slide = size if self.slide_duration is None else _positive(session, "slideDuration", self.slide_duration)
+        size = positive_microseconds(session, "windowDuration", self.window_duration)
+        slide = size if self.slide_duration is None else positive_microseconds(session, "slideDuration", self.slide_duration)
         if slide > size:
             raise InvalidArgument(
                 f"slideDuration {self.slide_duration!r} is longer than windowDuration {self.window_duration!r}, so some "
@@ -116,7 +108,7 @@ class SessionWindow:
     def bind(self, session: SparkSession, time: Column) -> Assignment:
         gap = self.gap_duration
         if not isinstance(gap, Column):
-            text, gap = seconds(_positive(session, "gapDuration", gap)), as_text(gap)
+            text, gap = seconds(positive_microseconds(session, "gapDuration", gap)), as_text(gap)
         else:
             text = text_of(gap)
         result = F.session_window(self.time_column, gap)
@@ -155,7 +147,7 @@ class PrecedingWindow:
     in_event_time = True
 
     def bind(self, session: SparkSession, time: Column) -> Assignment:
-        span = None if self.duration is None else _positive(session, "duration", self.duration)
+        span = None if self.duration is None else positive_microseconds(session, "duration", self.duration)
         text = f"{self.rows} rows" if span is None else seconds(span)
         plain = time + interval(0)  # without what marks the event time
         return Assignment(
@@ -198,7 +190,7 @@ class WholeKey:
             )
         if self.trigger.duration is None:
             return Assignment(GlobalWindow(0), "global_window", f"global_window(every micro-batch, {kept})", None)
-        every = _positive(session, "every()", self.trigger.duration)
+        every = positive_microseconds(session, "every()", self.trigger.duration)
         text = f"global_window(every {seconds(every)}, {kept})"
         return Assignment(GlobalWindow(every, discarding=not self.accumulate), "global_window", text, None)
 
@@ -513,72 +505,6 @@ def custom_window(
     return CustomWindow(assigner, merge, ett, hint, timeColumn, incremental)
 
 
-def text_of(column: Column | str) -> str:
-    """How a column is shown: the same each time that the same expression is written."""
-    if isinstance(column, str):
-        return column
-    text = str(column).removeprefix("Column<'").removesuffix("'>")
-    variables = dict.fromkeys(name for found in _LAMBDA.finditer(text) for name in _NUMBERED.findall(found[0]))
-    numbers = {name: f"{name.rpartition('_')[0]}_{place}" for place, name in enumerate(variables)}
-    return _NUMBERED.sub(lambda found: numbers.get(found[0], found[0]), text)
-
-
-_LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
-"""The variables of a function, which Spark numbers from the first one of the session on."""
-_NUMBERED = re.compile(r"\b\w+_\d+\b")
-
-
-def quoted(name: str) -> str:
-    """The name of a column as Spark parses it, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
-
-
-def interval(microseconds: int) -> Column:
-    """A duration as a column, to be added to a time. It has no days, which Spark would take from the session's calendar."""
-    return F.make_interval(secs=F.lit(Decimal(microseconds) / 1_000_000).cast("decimal(18, 6)"))
-
-
-def seconds(microseconds: int) -> str:
-    return f"{microseconds} us" if microseconds % 1_000_000 else f"{microseconds // 1_000_000} s"
-
-
 def _require_rows(name: str, rows: int) -> None:
     if not isinstance(rows, int) or rows < 1:
         raise InvalidArgument(f"{name} is {rows!r}; it must be a whole number of rows, at least 1")
-
-
-def as_text(duration: Duration) -> str:
-    """A duration as Spark writes it.
-
-    Examples
-    --------
-    >>> as_text(datetime.timedelta(minutes=1.5)), as_text("90 seconds")
-    ('90000000 microseconds', '90 seconds')
-    """
-    if isinstance(duration, datetime.timedelta):
-        return f"{duration // datetime.timedelta(microseconds=1)} microseconds"
-    return duration
-
-
-def microseconds(session: SparkSession, name: str, duration: Duration) -> int:
-    """A duration in microseconds; ``name`` is for the message when it is malformed."""
-    example = "write for example '10 minutes' or '1 day 12 hours', or a timedelta"
-    if not isinstance(duration, str | datetime.timedelta):
-        raise InvalidArgument(f"{name} is {duration!r}, neither a string nor a timedelta; {example}")
-    jvm = session._jvm
-    assert jvm is not None
-    try:
-        utf8 = jvm.org.apache.spark.unsafe.types.UTF8String.fromString(as_text(duration))
-        interval = jvm.org.apache.spark.sql.catalyst.util.IntervalUtils.stringToInterval(utf8)
-    except PySparkException as error:
-        raise InvalidArgument(f"{name} {duration!r} is not a duration; {example}") from error
-    if get_field(interval, "months"):
-        raise InvalidArgument(f"{name} {duration!r} has months or years, whose length varies; use days")
-    return int(get_field(interval, "days")) * _MICROS_PER_DAY + int(get_field(interval, "microseconds"))
-
-
-def _positive(session: SparkSession, name: str, duration: Duration) -> int:
-    value = microseconds(session, name, duration)
-    if value <= 0:
-        raise InvalidArgument(f"{name} {duration!r} is not positive")
-    return value
