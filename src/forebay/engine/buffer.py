@@ -31,23 +31,22 @@ class BufferInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
-        self._store.index.schedule(slots[numbers == 0], NEVER)  # keys that have been quiet do not wait
+        self._store.index.schedule(slots[numbers == 0], NEVER)  # keys that have been quiet do not wait, nor do full ones
         rows = batch.select(self._plan.packed.names)
-        self._row_bytes = max(self._row_bytes, rows.nbytes / max(1, rows.num_rows))
+        self._row_bytes = max(self._row_bytes, rows.nbytes / max(1, rows.num_rows), self._store.row_bytes)
         self._append(pl.DataFrame(rows), slots)
+        start, end = self._store.index.bounds(slots)
+        full = (end - start >= self._buffered.rows) | ((end - start) * self._row_bytes >= self._buffered.size)
+        self._store.index.schedule(slots[full], NEVER)
 
     def _due(self) -> int:
-        return self._due_by_estimate()
+        return self._store.index.earliest_estimate()
 
     def fire(self, now: int) -> Iterator[pa.RecordBatch]:
         index = self._store.index
-        live = index.live()
-        start, end = index.bounds(live)
-        waiting = end - start
-        due = index.estimates(live) <= now
-        row_bytes = max(self._row_bytes, self._store.row_bytes)
-        full = (waiting >= self._buffered.rows) | (waiting * row_bytes >= self._buffered.size)
-        going = live[(waiting > 0) & (due | full)]
+        due = index.due_by_estimate(now)
+        start, end = index.bounds(due)
+        going = due[end > start]
         for slots in self._fitting(going) if len(going) else ():
             for batch in self._processor.results(self._store.get(slots), [SLOT]):
                 self._count(rows_out=batch.num_rows)
@@ -56,7 +55,7 @@ class BufferInstance(ByKeyInstance):
             self._store.renew(slots)
             index.schedule(slots, now + self._buffered.interval)
         self._count(windows_fired=len(going))
-        self._store.remove(live[(waiting == 0) & due])
+        self._store.remove(due[start == end])
         self._fired_until = max(self._fired_until, now)
 
 

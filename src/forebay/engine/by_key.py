@@ -35,8 +35,6 @@ from forebay.store.row_kernels import repeated
 from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, CustomWindows, Times
 
-_FEW = 1 << 14
-
 _AT_ONCE = 1 << 16
 """Rows are placed about so many at a time, each counted once for every window that it is in."""
 
@@ -99,17 +97,11 @@ class ByKeyInstance(ABC):
 
     @property
     def due(self) -> int:
-        return NEVER if self._store.base.stale else self._due()
+        return NEVER if self._store.base.stale else min(self._due(), END_OF_TIME)
 
     def _due(self) -> int:
         """See `forebay.engine.instance.Instance.due`, of an instance that has no files to remove."""
         return NEVER
-
-    def _due_by_estimate(self) -> int:
-        """The next estimated trigger time, if there are so few windows that looking for it costs nothing."""
-        if self._store.index.capacity > _FEW:
-            return NEVER
-        return int(self._store.index.estimates(self._store.index.live()).min(initial=END_OF_TIME))
 
     @property
     def metrics(self) -> Metrics:

@@ -30,15 +30,14 @@ class DedupeInstance(ByKeyInstance):
         self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))
 
     def _due(self) -> int:
-        return self._due_by_estimate()
+        return self._store.index.earliest_estimate()
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         for batch in self._fresh:
             self._count(rows_out=batch.num_rows)
             yield batch.rename_columns(self._plan.schema.names).cast(self._plan.schema)
         self._fresh.clear()
-        live = self._store.index.live()
-        forgotten = live[self._store.index.estimates(live) <= watermark]
+        forgotten = self._store.index.due_by_estimate(watermark)
         self._store.remove(forgotten)
         self._count(windows_fired=len(forgotten))
         self._fired_until = max(self._fired_until, watermark)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
-from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.plan import WindowPlan
 from forebay.engine.results import WINDOW
 from forebay.store.aligned import SLICE
 from forebay.store.key_index import Slots
@@ -49,20 +49,15 @@ class PaneInstance(ByKeyInstance):
         self._store.index.schedule(touched, self._firing.next(self._store.index.ends(touched), self._fired_until))
 
     def _due(self) -> int:
-        due, index = self._due_by_estimate(), self._store.index
-        if due == NEVER:
-            return NEVER
-        ends = index.ends(index.live()) + self._firing.allowed_lateness
-        return min(due, int(ends.min(initial=END_OF_TIME)))
+        index = self._store.index
+        return min(index.earliest_estimate(), index.earliest() + self._firing.allowed_lateness)
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        live = self._store.index.live()
-        due = live[self._store.index.estimates(live) <= watermark]
+        due = self._store.index.due_by_estimate(watermark)
         for slots in self._fitting(due) if len(due) else ():
             yield from self._panes(slots, watermark)
         self._count(windows_fired=len(due))
-        live = self._store.index.live()
-        self._store.remove(live[self._store.index.ends(live) + self._firing.allowed_lateness <= watermark])
+        self._store.remove(self._store.index.due(watermark - self._firing.allowed_lateness))
         self._fired_until = max(self._fired_until, watermark)
 
     def _panes(self, slots: Slots, watermark: int) -> Iterator[pa.RecordBatch]:

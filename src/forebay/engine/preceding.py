@@ -58,12 +58,11 @@ class PrecedingInstance(ByKeyInstance):
         self._append(rows.select(*self._plan.packed.names, INSTANT), slots)
 
     def _due(self) -> int:
-        return self._due_by_estimate()
+        return self._store.index.earliest_estimate()
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         index = self._store.index
-        live = index.live()
-        due = live[index.estimates(live) <= watermark]
+        due = index.due_by_estimate(watermark)
         start, end = index.bounds(due)
         self._store.remove(due[start == end])
         waiting = due[start < end]

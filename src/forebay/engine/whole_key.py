@@ -9,7 +9,10 @@ import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
 from forebay.store.unaligned import SLOT
-from forebay.windows import HIGH, LOW, GlobalWindow
+from forebay.windows import ENDLESS, HIGH, LOW, GlobalWindow
+
+_AT_ONCE = 0
+"""The estimated trigger time of windows that have rows since they last fired. Others are not expected to fire at all."""
 
 
 class WholeKeyInstance(ByKeyInstance):
@@ -18,6 +21,7 @@ class WholeKeyInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=self._sizes(batch, partial=partial).sum())
         slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
+        self._store.index.schedule(slots, _AT_ONCE)
         if self._observer is not None:
             nothing = np.zeros(batch.num_rows, np.int64)
             self._observer.enters(batch, np.arange(batch.num_rows), nothing, nothing)
@@ -29,9 +33,11 @@ class WholeKeyInstance(ByKeyInstance):
         every, discarding = self._plan.windows.every, self._plan.windows.discarding
         if every and now // every <= self._fired_until // every:
             return
-        live = self._store.index.live()
-        start, end = self._store.index.bounds(live)
-        due = live[end > start]
+        index = self._store.index
+        due = index.due_by_estimate(_AT_ONCE)
+        index.schedule(due, ENDLESS)
+        start, end = index.bounds(due)
+        due = due[start < end]
         for slots in self._fitting(due) if len(due) else ():
             rows, found = self._window_results(slots)
             if self._observer is not None and not (self._incremental and every == 0):  # then it gives what it has just put
@@ -42,7 +48,7 @@ class WholeKeyInstance(ByKeyInstance):
             if discarding:
                 self._store.remove(slots)
                 continue
-            self._store.index.restart(slots)
+            index.restart(slots)
             if self._incremental:
                 self._store.renew(slots)
                 self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)

@@ -15,7 +15,10 @@ EMPTY = -1
 USED, FREE, FILLED, TOUCHED = range(4)
 
 BLOCK = 6
-"""Slots are in blocks of two to this power; a lower bound for the ends in each block says which ones to look at."""
+"""Slots are in blocks of two to this power; lower bounds for the times in each block say which ones to look at."""
+
+BY_END, BY_ESTIMATE = range(2)
+"""The two times that blocks have bounds for: the end of a window, and its estimated trigger time."""
 
 TAG = 0x7FFFFFFF
 """The bits of ``low`` that an entry of the directory has beside a slot. They say where it belongs in the directory."""
@@ -142,6 +145,20 @@ def unlink_window(c, directory, scalars, slot):
 
 
 @compiled
+def lower(earliest, by, slot, time):
+    """The bound of a slot's block is at most this time."""
+    earliest[by, slot >> BLOCK] = min(earliest[by, slot >> BLOCK], time)
+
+
+@compiled
+def schedule(c, dirty, earliest, scalars, slots, etts):
+    for row in range(len(slots)):
+        c[slots[row]].ett = etts[row]
+        lower(earliest, BY_ESTIMATE, slots[row], etts[row])
+        touch(dirty, scalars, slots[row])
+
+
+@compiled
 def opened(c, free, earliest, scalars, high, low, start, end, ett):
     """A new window, in no chain yet."""
     if scalars[FREE] > 0:
@@ -155,7 +172,8 @@ def opened(c, free, earliest, scalars, high, low, start, end, ett):
     c[slot].generation += 1
     c[slot].parent = c[slot].sibling = -1
     c[slot].stored = 0
-    earliest[slot >> BLOCK] = min(earliest[slot >> BLOCK], end)
+    lower(earliest, BY_END, slot, end)
+    lower(earliest, BY_ESTIMATE, slot, ett)
     return slot
 
 
@@ -295,12 +313,17 @@ def roots(c, slots):
 
 
 @compiled
-def due(c, earliest, used, watermark):
+def in_directory(c, slot):
+    return c[slot].generation & 1 and c[slot].parent < 0
+
+
+@compiled
+def due(c, earliest, by, used, watermark):
     """Windows that are due, from the blocks that may have one; those blocks' bounds become exact for the others."""
     due = np.empty(64, np.int32)
     count = 0
     for block in range((used + (1 << BLOCK) - 1) >> BLOCK):
-        if earliest[block] > watermark:
+        if earliest[by, block] > watermark:
             continue
         if count + (1 << BLOCK) > len(due):
             longer = np.empty(2 * len(due) + (1 << BLOCK), np.int32)
@@ -308,13 +331,30 @@ def due(c, earliest, used, watermark):
             due = longer
         bound = NEVER
         for slot in range(block << BLOCK, min(used, (block + 1) << BLOCK)):
-            if c[slot].generation & 1 and c[slot].parent < 0:
-                bound = min(bound, c[slot].end)
-                if c[slot].end <= watermark:
+            if in_directory(c, slot):
+                time = c[slot].end if by == BY_END else c[slot].ett
+                bound = min(bound, time)
+                if time <= watermark:
                     due[count] = slot
                     count += 1
-        earliest[block] = bound
+        earliest[by, block] = bound
     return due[:count]
+
+
+@compiled
+def soonest(c, earliest, by, used):
+    """The first of all times. The bounds of blocks that might have it become exact."""
+    found = NEVER
+    for block in range((used + (1 << BLOCK) - 1) >> BLOCK):
+        if earliest[by, block] >= found:
+            continue
+        bound = NEVER
+        for slot in range(block << BLOCK, min(used, (block + 1) << BLOCK)):
+            if in_directory(c, slot):
+                bound = min(bound, c[slot].end if by == BY_END else c[slot].ett)
+        earliest[by, block] = bound
+        found = min(found, bound)
+    return found
 
 
 @compiled
@@ -331,11 +371,6 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
             scalars[FREE] += 1
             touch(dirty, scalars, member)
             member = following
-
-
-@compiled
-def in_directory(c, slot):
-    return c[slot].generation & 1 and c[slot].parent < 0
 
 
 @compiled

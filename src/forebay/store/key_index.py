@@ -75,7 +75,7 @@ class KeyIndex:
         self._directory = np.full(16, EMPTY, np.int64)
         self._free = np.empty(0, np.int32)
         self._dirty = np.zeros(0, np.uint8)
-        self._earliest = np.empty(0, np.int64)
+        self._earliest = np.empty((2, 0), np.int64)
         self._scalars = np.zeros(4, np.int64)
 
     def __len__(self) -> int:
@@ -180,19 +180,27 @@ class KeyIndex:
 
     def due(self, watermark: int) -> Slots:
         """Windows that end at or before the watermark, earliest first."""
-        slots = kernels.due(self.columns, self._earliest, int(self._scalars[USED]), watermark)
+        slots = self._passed(kernels.BY_END, watermark)
         return slots[np.argsort(self.columns.end[slots])]
 
+    def due_by_estimate(self, time: int) -> Slots:
+        """Windows whose estimated trigger time is not after a time."""
+        return self._passed(kernels.BY_ESTIMATE, time)
+
     def earliest(self) -> int:
-        """A time before which no window ends; the last of all if there are no windows."""
-        blocks = (int(self._scalars[USED]) + (1 << BLOCK) - 1) >> BLOCK
-        return int(self._earliest[:blocks].min(initial=kernels.NEVER))
+        """When the first window ends; never, the last time of all, if there are no windows."""
+        return self._first(kernels.BY_END)
+
+    def earliest_estimate(self) -> int:
+        """The first estimated trigger time; never, the last time of all, if there are no windows."""
+        return self._first(kernels.BY_ESTIMATE)
 
     # changing -------------------------------------------------------------------------------------------------------
 
     def schedule(self, slots: Slots, ett: Times | int) -> None:
         """Windows have other estimated trigger times."""
-        self._set("ett", slots, ett)
+        etts = np.full(len(slots), ett, np.int64)
+        kernels.schedule(self.columns, self._dirty, self._earliest, self._scalars, slots, etts)
 
     def restart(self, slots: Slots) -> None:
         """Windows over numbered rows begin after the last of these: ``start`` becomes ``end``."""
@@ -271,6 +279,12 @@ class KeyIndex:
     def _state(self) -> tuple[Any, ...]:
         return self.columns, self._directory, self._free, self._dirty, self._earliest, self._scalars
 
+    def _passed(self, by: int, time: int) -> Slots:
+        return kernels.due(self.columns, self._earliest, by, int(self._scalars[USED]), time)
+
+    def _first(self, by: int) -> int:
+        return int(kernels.soonest(self.columns, self._earliest, by, int(self._scalars[USED])))
+
     def _placed(self, kernel: Callable[..., Any], *columns: Times) -> list[npt.NDArray[Any]]:
         """What a kernel gives for rows, some at a time, as each of them may need a new window."""
         parts = []
@@ -301,8 +315,8 @@ class KeyIndex:
         self.columns[:used] = before[:used]
         free, self._free = self._free, np.empty(capacity, np.int32)
         self._free[: self._scalars[FREE]] = free[: self._scalars[FREE]]
-        earliest, self._earliest = self._earliest, np.full((capacity >> BLOCK) + 1, ALWAYS, np.int64)
-        self._earliest[: len(earliest)] = earliest
+        earliest, self._earliest = self._earliest, np.full((2, (capacity >> BLOCK) + 1), ALWAYS, np.int64)
+        self._earliest[:, : earliest.shape[1]] = earliest
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
         self._dirty[:used] = dirty[:used]
 
