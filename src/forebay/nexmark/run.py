@@ -152,7 +152,11 @@ def measure(batches: Sequence[Mapping[str, Any]], rate: int | None = None) -> Me
     filled = [batch for batch in batches if batch["numInputRows"]]
     timed = filled[max(1, int(len(filled) * WARM_UP)) :] or filled
     if not timed:
-        raise InvalidArgument("no micro-batch has ended yet: there is nothing to measure; run it for longer")
+        known = f"none of the last {len(batches)} micro-batches had rows" if batches else "no micro-batch has ended yet"
+        raise InvalidArgument(
+            f"{known}: there is nothing to measure. Run the query for longer, or have Spark remember more micro-batches with "
+            "spark.sql.streaming.numRecentProgressUpdates"
+        )
     latencies = np.concatenate([_latencies(batch, rate) for batch in timed])
     last = batches[min(batches.index(filled[-1]) + 1, len(batches) - 1)]  # the one after the last event fires windows
     times = [instant(b["eventTime"][bound]) for b in filled for bound in ("min", "max") if bound in b.get("eventTime", {})]
