@@ -20,7 +20,7 @@ pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archiv
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-COMPILING = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+COMPILING = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC"
 """To compile well takes longer than a test; and what is compiled for all tests does not fit into the 48 MB of that level."""
 
 
