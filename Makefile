@@ -56,11 +56,11 @@ bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with re
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger
 	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)
 
-check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (two minutes)
-	$(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
+check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/ready  ## the test suite (14 minutes)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+test: $(VENV)/ready  ## the test suite (10 minutes)
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)
 	$(BIN)/python -m pytest -m "not cluster or not slow" -n 2 --dist worksteal

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,9 @@ pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archiv
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-COMPILING = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC"
 """To compile well takes longer than a test; and what is compiled for all tests does not fit into the 48 MB of that level."""
+TEMPORARY = tempfile.gettempdir()
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,8 @@ def spark() -> Iterator[SparkSession]:
         fb.configure(SparkSession.builder.master("local[2]"))
         .appName("forebay tests")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", COMPILING)
+        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={TEMPORARY}")
+        .config("spark.local.dir", TEMPORARY)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
@@ -59,6 +62,17 @@ def s3() -> Iterator[str]:
 
 
 @pytest.fixture
+def another_file_system(tmp_path: Path) -> Iterator[str]:
+    """A directory that is on another file system than the temporary one."""
+    for candidate in ("/dev/shm", "/var/tmp"):  # noqa: S108  # what is made there has a name of its own
+        if Path(candidate).is_dir() and Path(candidate).stat().st_dev != tmp_path.stat().st_dev:
+            with tempfile.TemporaryDirectory(dir=candidate) as directory:
+                yield directory
+            return
+    pytest.skip("there is no other file system here")
+
+
+@pytest.fixture
 def read_only(tmp_path: Path) -> dict[str, str]:
     """A copy of the package and an environment in which neither its directories nor a home can be written, whoever asks."""
     package = tmp_path / "package" / "forebay"
@@ -77,7 +91,10 @@ def _spark_in_docstrings(request: pytest.FixtureRequest) -> None:
 
 PROGRAMS = {
     "test_advice.py",
+    "test_archive.py",
+    "test_benchmarks.py",
     "test_beside.py",
+    "test_compiling.py",
     "test_connectors.py",
     "test_delete_aware.py",
     "test_evaluator.py",

@@ -34,12 +34,12 @@ MARK = "FOREBAY_TEST_HOST"
 PATIENCE = 600
 """Seconds until something that does not end is taken for stuck."""
 
-COMPILING = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """To compile well takes longer than a test, and many collectors of garbage more processors than there are."""
 
 CONF = {
-    "spark.driver.extraJavaOptions": COMPILING,
-    "spark.executor.extraJavaOptions": COMPILING,
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -179,7 +179,7 @@ class Cluster:
             **os.environ,
             "SPARK_LOCAL_IP": address,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{COMPILING} -Dspark.decommission.enabled=true",
+            "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Dspark.decommission.enabled=true",
             MARK: f"{self.directory}/{i}",
             **env,
         }

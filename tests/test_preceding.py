@@ -218,7 +218,7 @@ IDS = BoundAggregate("ids", "collect_list", ("id",), (pa.int64(),), pa.list_(pa.
 
 @pytest.mark.parametrize("windows", WINDOWS, ids=lambda windows: str(windows.span or f"{windows.rows} rows"))
 @pytest.mark.parametrize("reopened", [True, False], ids=["reopened", "kept open"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_equals_the_model(tmp_path, windows, reopened, seed):
     batches = generated(random.Random(seed), 25, 40, keys=5)
     aggregates = [each for each, _ in AGGREGATES]

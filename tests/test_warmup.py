@@ -61,6 +61,7 @@ def compiled(directory):
     return {path: path.stat().st_mtime_ns for path in directory.rglob("*.nb[ci]")}
 
 
+@pytest.mark.slow
 def test_all_loops_of_operators_are_compiled(warm):
     environment, directory, printed = warm
     kept = {path.name.partition("-")[0] for path in compiled(directory)}
@@ -70,6 +71,7 @@ def test_all_loops_of_operators_are_compiled(warm):
     assert str(directory) in printed
 
 
+@pytest.mark.slow
 def test_operators_compile_nothing_more(warm):
     environment, directory, _ = warm
     before = compiled(directory)

@@ -221,6 +221,6 @@ def test_latency_is_from_arrival_to_the_end_of_the_batch():
 
 
 def test_a_run_without_a_micro_batch_is_an_error_and_leaves_no_query(nexmark, tmp_path):
-    with pytest.raises(InvalidArgument, match="run it for longer"):
+    with pytest.raises(InvalidArgument, match="there is nothing to measure"):
         run.run(run.results(nexmark, "q0", {"realTime": "true", "rate": "1"}), tmp_path, rate=1, timeout=0.1)
     assert not nexmark.streams.active

@@ -170,7 +170,6 @@ def drive(
 ) -> None:
     """Drive a store, and count each access where its owner is measured; without owners there is one."""
     values, before, sampled = _Values(), _resident(store), time.monotonic()
-    gc.collect()
     gc.freeze()  # what the process had before is no work of the store's
     try:
         for batch in batches:

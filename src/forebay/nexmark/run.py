@@ -154,7 +154,7 @@ def measure(batches: Sequence[Mapping[str, Any]], rate: int | None = None) -> Me
     if not timed:
         known = f"none of the last {len(batches)} micro-batches had rows" if batches else "no micro-batch has ended yet"
         raise InvalidArgument(
-            f"{known}: there is nothing to measure. Run the query for longer, or have Spark remember more micro-batches with "
+            f"{known}: there is nothing to measure. Run the query for longer, or have Spark remember more micro-batches by "
             "spark.sql.streaming.numRecentProgressUpdates"
         )
     latencies = np.concatenate([_latencies(batch, rate) for batch in timed])
