@@ -63,8 +63,8 @@ test: $(VENV)/ready  ## the test suite (10 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)
-	$(BIN)/python -m pytest -m "not cluster or not slow" -n 2 --dist worksteal
-	$(BIN)/python -m pytest -m "cluster and slow and not seeds"
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not cluster or not slow" -n 2 --dist worksteal
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "cluster and slow and not seeds"
 
 test-seeds: $(VENV)/ready  ## fifty-one seeded runs of handovers with hosts killed and cut off (three quarters of an hour)
 	$(BIN)/python -m pytest -m "seeds"
