@@ -92,6 +92,7 @@ def test_what_a_running_session_has_is_left_alone(spark):
     [
         ("spark.driver.extraJavaOptions", f"-Xmx1g -Djava.io.tmpdir=/{'long/' * 13}", SOCKETS),
         ("spark.python.unix.domain.socket.dir", f"/{'long/' * 13}", SOCKETS),
+        ("spark.driver.extraJavaOptions", "-Djava.io.tmpdir=/Volumes/Temporary", SOCKETS),
         ("spark.hadoop.fs.defaultFS", "hdfs://name:8020", LOGS),
     ],
 )

@@ -47,6 +47,10 @@ def operators(df):
         "sessions": sessions,
         "chained": fb.groupBy(sliding, again, "key").agg(fb.max("value").alias("value")),
         "joined": fb.intervalJoin(left, right, "key", "-1 second", "2 seconds", timeColumn="ts").select("key", "u", "v"),
+        "patterns": fb.patterns(df, "key")
+        .add("medians", fb.window("ts", "10 seconds"), fb.median("x").alias("value"))
+        .add("visits", fb.session_window("ts", "3 seconds"), fb.count_distinct("u").alias("value"))
+        .results(),
     }
 
 
@@ -62,7 +66,16 @@ def in_spark(df):
         "sessions": df.groupBy(F.session_window("ts", "3 seconds"), "key").agg(F.count("*").alias("value")),
         "chained": sliding.groupBy(F.window(F.window_time("window"), "1 minute"), "key").agg(F.max("value").alias("value")),
         "joined": joined.select("l.key", "u", "v"),
+        "patterns": patterns_in_spark(df),
     }
+
+
+def patterns_in_spark(df):
+    medians = df.groupBy(F.window("ts", "10 seconds"), "key").agg(F.median("x").alias("value"))
+    visits = df.groupBy(F.session_window("ts", "3 seconds"), "key").agg(F.count_distinct("u").alias("value"))
+    medians = medians.select(F.lit("medians").alias("pattern"), "key", F.struct("window", "value").alias("medians"))
+    visits = visits.select(F.lit("visits").alias("pattern"), "key", F.struct("session_window", "value").alias("visits"))
+    return medians.unionByName(visits, allowMissingColumns=True)
 
 
 def as_text(results, kinds):
@@ -103,8 +116,10 @@ def partitions(checkpoint):
 @pytest.mark.parametrize(
     ("kinds", "numbers"),
     [
-        (["sliding", "sessions"], [4]),
-        pytest.param(["tumbling", "sliding", "sessions", "chained", "joined"], [4, 2, 8, 1], marks=pytest.mark.slow),
+        (["sliding", "sessions", "patterns"], [4]),
+        pytest.param(
+            ["tumbling", "sliding", "sessions", "chained", "joined", "patterns"], [4, 2, 8, 1], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rescaled_query_gives_what_spark_gives(spark, stream, tmp_path, kinds, numbers):

@@ -10,6 +10,8 @@ import math
 import os
 import re
 import shlex
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -84,7 +86,7 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     if _LOCAL.fullmatch(master):
         if _is_local(given.get("spark.hadoop.fs.defaultFS", "file:///")):
             settings[LOGS] = RENAMING
-        if _has_short_sockets(given):
+        if _has_room_for_sockets(given):
             settings[SOCKETS] = "true"
     return settings
 
@@ -155,9 +157,14 @@ def _is_local(file_system: str) -> bool:
     return file_system.startswith("file:")
 
 
-def _has_short_sockets(given: Mapping[str, str]) -> bool:
-    """Whether the paths of Spark's sockets are as short as Linux wants them."""
+def _has_room_for_sockets(given: Mapping[str, str]) -> bool:
+    """Whether the paths of Spark's sockets are as short as Linux wants them, and as Spark's workers read them.
+
+    The worker of a stateful operator takes the path of its socket in lower case (pyspark 4.3, ``Conf.get``), so a directory
+    with a capital letter would stop every query. The one for temporary files has such letters on macOS.
+    """
     options = (given.get("spark.driver.extraJavaOptions", ""), os.environ.get("JAVA_TOOL_OPTIONS", ""))
     told = [match[1] for text in options for match in re.finditer(r"-Djava\.io\.tmpdir=(\S+)", text)]
-    directory = given.get(SOCKET_DIRECTORY) or (told or ["/tmp"])[-1]  # noqa: S108  # what Java takes on Linux
-    return len(os.fsencode(directory)) <= _LONGEST_DIRECTORY
+    usual = "/tmp" if sys.platform == "linux" else tempfile.gettempdir()  # noqa: S108  # where Java puts what is temporary
+    directory = given.get(SOCKET_DIRECTORY) or (told or [usual])[-1]
+    return len(os.fsencode(directory)) <= _LONGEST_DIRECTORY and directory == directory.lower()
