@@ -3,8 +3,8 @@
 # their time. What is left of the files is removed when the command has ended.
 set -eu
 room=$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 {print $4}')
-if [ "${room:-0}" -gt 8000 ] && mkdir "/dev/shm/test-$$"; then
-    export TMPDIR="/dev/shm/test-$$"
+if [ "${room:-0}" -gt 8000 ] && mkdir "/dev/shm/t$$"; then
+    export TMPDIR="/dev/shm/t$$"
     trap 'rm -rf "$TMPDIR"' EXIT
     trap 'exit 130' INT TERM
 fi

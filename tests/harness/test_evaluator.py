@@ -97,8 +97,8 @@ def test_every_workload_finds_the_same_in_every_store(name, tmp_path):
         opened = open_store(store, tmp_path / str(number))
         found[store] = evaluate(opened, batches).found
         opened.close()
-        (tmp_path / f"{number} batched").mkdir()
-        opened = open_store(store, tmp_path / f"{number} batched")
+        (tmp_path / f"{number}b").mkdir()
+        opened = open_store(store, tmp_path / f"{number}b")
         found[f"{store} batched"] = evaluate(opened, batches, rows=100).found
         opened.close()
     assert len(set(found.values())) == 1

@@ -19,8 +19,8 @@ from forebay.harness.stores.connector import Changes, Connector
 _SERVER = "redis-server"
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
-_SOCKET_PATH = 100
-"""How long the path of a socket may be, in bytes; Linux ends at 107."""
+_SOCKET_PATH = 103
+"""How long the path of a socket may be, in bytes: macOS ends there, Linux at 107."""
 
 
 class Redis(Connector):
