@@ -108,3 +108,26 @@ def test_a_window_is_found_again_by_its_bounds_whatever_the_order(seed):
         saved.extend(index.changes())
         if step % 7 == 6:
             index = KeyIndex.restored(saved)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
+    pick = np.random.default_rng(seed)
+    index, saved = KeyIndex(), []
+    for step in range(40):
+        keys = pick.integers(0, 600, 100)
+        slots, _ = index.place_counting(*identities(keys))
+        index.schedule(slots, pick.integers(10 * step, 10 * step + 200, len(slots)))
+        live = index.live()
+        due = live[index.estimates(live) <= 10 * step]
+        assert index.due_by_estimate(10 * step).tolist() == due.tolist()
+        later, gone = np.array_split(due, 2)
+        index.schedule(later, 10 * step + 50)
+        index.remove(gone)
+        assert index.earliest_estimate() == index.estimates(index.live()).min()
+        saved += index.changes()
+        if step % 7 == 6:
+            index = KeyIndex.restored(saved)
+            saved = index.changes(everything=True)
+    index.remove(index.live())
+    assert index.earliest_estimate() == kernels.NEVER
