@@ -115,9 +115,10 @@ def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
     pick = np.random.default_rng(seed)
     index, saved = KeyIndex(), []
     for step in range(40):
-        keys = pick.integers(0, 600, 100)
+        keys = pick.integers(0, 3000, 20 if step else 3000)
         slots, _ = index.place_counting(*identities(keys))
-        index.schedule(slots, pick.integers(10 * step, 10 * step + 200, len(slots)))
+        index.schedule(slots, pick.integers(10 * step, 10 * step + 2000, len(slots)))
+        index.schedule(pick.choice(index.live(), 5), 10 * step)  # sooner than they were
         live = index.live()
         due = live[index.estimates(live) <= 10 * step]
         assert index.due_by_estimate(10 * step).tolist() == due.tolist()
