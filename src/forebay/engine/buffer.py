@@ -25,19 +25,19 @@ class BufferInstance(ByKeyInstance):
         assert isinstance(plan.windows, Buffered)
         assert isinstance(plan.aggregation, Processor)
         self._buffered, self._processor = plan.windows, plan.aggregation
-        self._row_bytes = 0.0
         super().__init__(plan, *place)
+        self._row_bytes = self._store.row_bytes
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
-        self._store.index.schedule(slots[numbers == 0], NEVER)  # keys that have been quiet do not wait, nor do full ones
+        self._store.index.schedule(slots[numbers == 0], NEVER)  # keys that have been quiet do not wait
         rows = batch.select(self._plan.packed.names)
-        self._row_bytes = max(self._row_bytes, rows.nbytes / max(1, rows.num_rows), self._store.row_bytes)
+        self._row_bytes = max(self._row_bytes, rows.nbytes / max(1, rows.num_rows))
         self._append(pl.DataFrame(rows), slots)
         start, end = self._store.index.bounds(slots)
         full = (end - start >= self._buffered.rows) | ((end - start) * self._row_bytes >= self._buffered.size)
-        self._store.index.schedule(slots[full], NEVER)
+        self._store.index.schedule(slots[full], NEVER)  # nor do keys that are full
 
     def _due(self) -> int:
         return self._store.index.earliest_estimate()

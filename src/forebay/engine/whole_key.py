@@ -35,8 +35,8 @@ class WholeKeyInstance(ByKeyInstance):
             return
         index = self._store.index
         due = index.due_by_estimate(_AT_ONCE)
-        index.schedule(due, ENDLESS)
         start, end = index.bounds(due)
+        index.schedule(due[start == end], ENDLESS)  # state of releases that did not tell them apart
         due = due[start < end]
         for slots in self._fitting(due) if len(due) else ():
             rows, found = self._window_results(slots)
@@ -49,6 +49,7 @@ class WholeKeyInstance(ByKeyInstance):
                 self._store.remove(slots)
                 continue
             index.restart(slots)
+            index.schedule(slots, ENDLESS)
             if self._incremental:
                 self._store.renew(slots)
                 self._append(rows.drop(SLOT), rows[SLOT].to_numpy(), partial=True)

@@ -86,7 +86,7 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     if _LOCAL.fullmatch(master):
         if _is_local(given.get("spark.hadoop.fs.defaultFS", "file:///")):
             settings[LOGS] = RENAMING
-        if _has_room_for_sockets(given):
+        if _has_place_for_sockets(given):
             settings[SOCKETS] = "true"
     return settings
 
@@ -157,7 +157,7 @@ def _is_local(file_system: str) -> bool:
     return file_system.startswith("file:")
 
 
-def _has_room_for_sockets(given: Mapping[str, str]) -> bool:
+def _has_place_for_sockets(given: Mapping[str, str]) -> bool:
     """Whether the paths of Spark's sockets are as short as Linux wants them, and as Spark's workers read them.
 
     The worker of a stateful operator takes the path of its socket in lower case (pyspark 4.3, ``Conf.get``), so a directory
