@@ -26,7 +26,8 @@ TAG = 0x7FFFFFFF
 AHEAD = 16
 """So many rows are looked for together, so that the processor waits for memory once for all of them."""
 
-NEVER, ALWAYS = 2**63 - 1, -(2**63)
+EARLIEST, LATEST = -(2**63), 2**63 - 1
+"""Bounds of a time of which nothing is known."""
 
 
 WINDOW = np.dtype(
@@ -329,7 +330,7 @@ def due(c, earliest, by, used, watermark):
             longer = np.empty(2 * len(due) + (1 << BLOCK), np.int32)
             longer[:count] = due[:count]
             due = longer
-        bound = NEVER
+        bound = LATEST
         for slot in range(block << BLOCK, min(used, (block + 1) << BLOCK)):
             if in_directory(c, slot):
                 time = c[slot].end if by == BY_END else c[slot].ett
@@ -344,11 +345,11 @@ def due(c, earliest, by, used, watermark):
 @compiled
 def soonest(c, earliest, by, used):
     """The first of all times. The bounds of blocks that might have it become exact."""
-    found = NEVER
+    found = LATEST
     for block in range((used + (1 << BLOCK) - 1) >> BLOCK):
         if earliest[by, block] >= found:
             continue
-        bound = NEVER
+        bound = LATEST
         for slot in range(block << BLOCK, min(used, (block + 1) << BLOCK)):
             if in_directory(c, slot):
                 bound = min(bound, c[slot].end if by == BY_END else c[slot].ett)

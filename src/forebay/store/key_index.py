@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from forebay.store import index_kernels as kernels
 from forebay.store import step_kernels
-from forebay.store.index_kernels import ALWAYS, BLOCK, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
+from forebay.store.index_kernels import BLOCK, EARLIEST, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
 
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
 """The columns that versions have; chains are put together again."""
@@ -315,7 +315,7 @@ class KeyIndex:
         self.columns[:used] = before[:used]
         free, self._free = self._free, np.empty(capacity, np.int32)
         self._free[: self._scalars[FREE]] = free[: self._scalars[FREE]]
-        earliest, self._earliest = self._earliest, np.full((2, (capacity >> BLOCK) + 1), ALWAYS, np.int64)
+        earliest, self._earliest = self._earliest, np.full((2, (capacity >> BLOCK) + 1), EARLIEST, np.int64)
         self._earliest[:, : earliest.shape[1]] = earliest
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
         self._dirty[:used] = dirty[:used]

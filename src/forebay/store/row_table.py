@@ -38,7 +38,7 @@ Held = TypeVar("Held")
 _OVERHEAD = 350
 """About how many bytes Python takes for an entry of the table: the tuples, the numbers in them, and their places."""
 
-_NEVER = -(2**63)
+_UNKNOWN = -(2**63)
 _MOST_GONE = 1 << 12
 
 _LEAST_AHEAD, _TRIED_AGAIN = 16, 64
@@ -397,7 +397,7 @@ class ValueLists(RowTable[list[Any]]):
             return super()._etts(names)
         bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
         newest = np.array([self._newest.get(named, named[1][0]) for named in names], np.int64)
-        known = np.array([self._known.get(named, _NEVER) for named in names], np.int64)
+        known = np.array([self._known.get(named, _UNKNOWN) for named in names], np.int64)
         return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
 
 
