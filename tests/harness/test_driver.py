@@ -125,6 +125,14 @@ def test_a_continuous_join_replaces_matches_waits_and_ends():
     assert [row[:2] for row in rows(made)] == expected
 
 
+def test_a_continuous_join_of_totals_gathers_until_the_end():
+    rides = stream([1, 4, 6], final=[False, True, False])
+    fares = stream([2, 3])
+    made = driven(ContinuousJoin(totals=True), rides, fares)
+    begins, gathers = [(GET, 0), (PUT, 0)], [(GET, 0), (MERGE, 1)]
+    assert [row[:2] for row in rows(made)] == [*begins, *gathers, *gathers, (GET, 1), (DELETE, 1), (PUT, 0), *begins]
+
+
 def test_a_watermark_ends_windows_before_the_next_event_comes():
     made = rows(driven(TumblingIncremental(size=10), stream([1, 12, 13], watermarks=[1, 12, 12])))
     assert [(row[0], row[3], row[6]) for row in made[:6]] == [

@@ -85,6 +85,14 @@ def test_jobs_and_tasks_give_the_column_of_borg():
     assert np.abs(found - (0.59, 0.006, 0.39, 0.013)).max() < 0.02
 
 
+def test_rides_and_fares_give_the_column_of_the_taxis():
+    """A million pick-ups and drop-offs with half a million fares, in small: as many of each."""
+    rides = Source(20_000, Poisson(20), Uniform(0, 1000), final=0.5, seed=1)
+    fares = Source(10_000, Poisson(10), Uniform(0, 1000), seed=2)
+    found = shares(ContinuousJoin(totals=True), rides, fares)
+    assert np.abs(found - (0.429, 0.281, 0.143, 0.147)).max() < 0.02
+
+
 def shares(operator, *streams):
     counts = np.zeros(4)
     for batch in Driver(operator).accesses(streams):

@@ -211,9 +211,14 @@ class ContinuousJoin(Operator):
 
     An event of the left that is not final replaces the one before. An event of the right waits in a list if the left has
     nothing for its key. A final event of the left deletes both.
+
+    With ``totals`` the right stream is gathered while what stands is there, and its total is given out at the end: taxi rides
+    with their fares. Every event of the left writes what stands anew, and each of the right is appended to a list, which a
+    final event reads and deletes.
     """
 
     inputs = 2
+    totals: bool = False
 
     def assign_state_machines(self, events: Events) -> Assigned:
         """A machine per key."""
@@ -221,11 +226,18 @@ class ContinuousJoin(Operator):
 
     def run(self, state: Any, side: int, final: bool) -> tuple[Step, str | None]:
         """Replace, end, match or wait."""
+        if self.totals:
+            return self._gather(side, final), None
         if side == 0 and final:
             return [DELETE, Request(DELETE, 1)], None
         if side == 0:
             return [GET, DELETE, PUT], "matches"
         return ([GET] if state == "matches" else [GET, Request(MERGE, 1)]), state
+
+    def _gather(self, side: int, final: bool) -> Step:
+        if side == 1:
+            return [GET, Request(MERGE, 1)]
+        return [Request(GET, 1), Request(DELETE, 1), PUT] if final else [GET, PUT]
 
 
 WORKLOADS: dict[str, type[Operator]] = {
