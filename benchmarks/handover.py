@@ -18,20 +18,24 @@ as before, the next one, on the same cluster:
 
 lost         the host with the most partitions is killed
 added        a host joins
-slowed       the host with the most partitions gets a fifth of a core of CPU time
+slowed       the host with the most partitions gets a quarter of its CPU time
 retired      the host with the most partitions is decommissioned
 cut          the cable of the host with the most partitions is pulled, for half a minute; only if it is asked for: Spark
              notices it after its network timeout: --conf spark.network.timeout=8s spark.executor.heartbeatInterval=2s
 
-Columns of the result: `rows/s`, what the system can take; `load`, what arrives; `normal`, the median micro-batch before the
-event; `longest`, the longest one after it; `again`, from the event until three micro-batches in a row were within a tenth of
-normal, by their median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next
-micro-batch; `MB normal` and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the
-arrival of a row to the end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each
-byte of rows, before the event; `cores`, CPU time a second of all processes of the machine that are not niced, before the
-event; `lag`, the most versions that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and
-`moved after`, when the last of them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to
-its disk, which is what two of four partitions need that move without replicas.
+Each host has an equal share of the machine's CPU time, and the driver has one with the store: a host that joins brings its
+own. Where control groups cannot be written, hosts take it from each other.
+
+Columns of the result: `rows/s`, what the system can take; `load`, what arrives; `normal`, the median micro-batch before
+the event; `longest`, the longest one after it; `handing`, the longest one during a handover, from its first copy on;
+`again`, from the event until three micro-batches in a row were within a tenth of normal, by their median; `noticed`, from
+the event until Spark knows of it; `then`, from there to the end of the next micro-batch; `MB normal` and `MB longest`,
+what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of a row to the end of its
+micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each byte of rows, before the event;
+`cores`, CPU time a second of all processes of the machine that are not niced, before the event; `lag`, the most versions
+that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and `moved after`, when the last of
+them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to its disk, which is what two of
+four partitions need that move without replicas.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
 ``bench/handover``: ``results.csv`` and ``batches.csv``, to which each run appends, charts, and logs. The tables in
@@ -87,7 +91,9 @@ NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
 LIMIT = 120
 """Seconds after an event that are watched, at most."""
-SLOW = 0.2
+SHARE = (os.cpu_count() or 1) / (HOSTS + 1)
+"""CPU time of a host, in cores; one share is for the driver and the store."""
+SLOW = SHARE / 4
 OUTPUT = str(hosts.BASE / "out")
 CHECK = 0.05
 """GB of state when answers are checked."""
@@ -249,6 +255,7 @@ class Run:
         row = {
             "normal": normal,
             "longest": longest["seconds"],
+            "handing": self._longest_while_handed(batches),
             "again": None if again is None else again - at,
             "noticed": noticed and noticed - at,
             "then": then and noticed and then - noticed,
@@ -335,6 +342,18 @@ class Run:
             threading.Timer(30, self.cluster.mend, [number]).start()
         return lambda: seen[0] if seen else None
 
+    def _longest_while_handed(self, batches: list[Row]) -> float | None:
+        """The longest micro-batch of which a part was during a handover."""
+        if self.system != "replicas":
+            return None
+        times = [(each.ended - sum(each.seconds.values()), each.ended) for each in fb.handover(self.query).recent]
+        during = [
+            each["seconds"]
+            for each in batches
+            if any(each["begin"] < ended and each["end"] > began for began, ended in times)
+        ]
+        return max(during, default=None)
+
     def _handed(self) -> int:
         return len(fb.handover(self.query).recent) if self.system == "replicas" else 0
 
@@ -397,7 +416,7 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
     """One system with one query and size, in a process of its own; a line of JSON for each event."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("forebay").setLevel(logging.INFO)
-    with Hosts(HOSTS, CORES, "1500m") as cluster:
+    with Hosts(HOSTS, CORES, "1500m", share=SHARE) as cluster:
         try:
             run = Run(system, workload, gigabytes, cluster, check=check)
             began = time.monotonic()
@@ -585,7 +604,7 @@ def tables() -> None:
         pl.col("lag").cast(int),
         pl.col("copy").round(1).cast(str).fill_null("-"),
     )
-    measures = ["normal", "longest", "again", "noticed", "then", "latency normal", "latency"]
+    measures = ["normal", "longest", "handing", "again", "noticed", "then", "latency normal", "latency"]
     figures = [pl.col(name).round(1).cast(str).fill_null("-").alias(name) for name in measures]
     counts = [pl.col(name).round(0).cast(int) for name in ("MB normal", "MB longest", "moved")]
     moved = pl.col("moved after").round(1).cast(str).fill_null("-")

@@ -4,11 +4,11 @@
         ...                     # a driver of hosts.master, on the machine itself
         hosts.kill(1)
 
-A host has an address, 10.77.0.I, a network card that takes and gives no more than it is allowed, and a disk of its own,
-which all hosts see under one path. One more host, the store, has the checkpoint, and the others mount it at one path with
-sshfs: so what is read from a checkpoint, and what is written to it, goes through the cards of both. The driver is on the
-machine itself and has the store's directory without a network. Source files are read from the machine's own file system by
-all.
+A host has an address, 10.77.0.I, a network card that takes and gives no more than it is allowed, a share of the machine's
+CPU time, so that what one host does takes nothing from the others, and a disk of its own, which all hosts see under one
+path. One more host, the store, has the checkpoint, and the others mount it at one path with sshfs: so what is read from a
+checkpoint, and what is written to it, goes through the cards of both. The driver is on the machine itself and has the
+store's directory without a network. Source files are read from the machine's own file system by all.
 
 It needs root, `ip` and `tc` (iproute2), `sshfs` and the SFTP server of OpenSSH. sshfs talks to that server without SSH in
 between: encryption would take a share of the machine's few cores that hosts of their own would not miss.
@@ -88,11 +88,14 @@ class Hosts:
         What a worker offers.
     rate : str
         What a host's network card takes, and gives, as `tc` writes it.
+    share : float, optional
+        How much CPU time a host has, in cores; as much as there is, unless given.
     """
 
-    def __init__(self, count: int, cores: int, memory: str, rate: str = "1gbit") -> None:
+    def __init__(self, count: int, cores: int, memory: str, rate: str = "1gbit", share: float | None = None) -> None:
         require()
         clean()
+        self.share = share
         self.cores, self.memory, self.rate, self.count = cores, memory, rate, 0
         self.disk, self.checkpoint = BASE / "disk", BASE / "checkpoint"
         self.master, self.address = f"spark://{NET}.{DRIVER}:7077", f"{NET}.{DRIVER}"
@@ -127,7 +130,7 @@ class Hosts:
         group = _group(i)
         if group is not None:  # it is joined outside, because a namespace has no control groups in its /sys
             group.mkdir(exist_ok=True)
-            _bound(group, None)
+            _bound(group, self.share)
             command = ["sh", "-ec", f"echo $$ > {group / 'cgroup.procs'}; exec {shlex.join(command)}"]
         self._start(str(i), command, SPARK_LOCAL_IP=f"{NET}.{i}", SPARK_LOCAL_DIRS=str(self.disk))
         if wait:
@@ -156,11 +159,11 @@ class Hosts:
                 os.kill(pid, signal.SIGPWR)
 
     def slow(self, i: int, cores: float | None) -> None:
-        """Let a host have so many cores of CPU time, or as many as there are."""
+        """Let a host have so many cores of CPU time; without a number, its share again."""
         group = _group(i)
         if group is None:
             raise SystemExit("no control group for CPU time can be written here, so no host can be slowed down")
-        _bound(group, cores)
+        _bound(group, self.share if cores is None else cores)
 
     def copy(self, i: int, directories: list[Path]) -> None:
         """Copy directories of the store to the disk of a host, over the network; the copies do not stay."""

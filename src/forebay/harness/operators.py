@@ -212,9 +212,8 @@ class ContinuousJoin(Operator):
     An event of the left that is not final replaces the one before. An event of the right waits in a list if the left has
     nothing for its key. A final event of the left deletes both.
 
-    With ``totals`` the right stream is gathered while what stands is there, and its total is given out at the end: taxi rides
-    with their fares. Every event of the left writes what stands anew, and each of the right is appended to a list, which a
-    final event reads and deletes.
+    With ``totals`` the right stream is gathered until a final event, which gives out its total: fares of taxi rides. Every
+    event of the left writes what stands anew. One of the right is appended to a list, which a final event reads and deletes.
     """
 
     inputs = 2

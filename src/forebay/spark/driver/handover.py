@@ -8,10 +8,11 @@ it was.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,9 @@ AGENT_SECONDS = 60.0
 
 STALLED_SECONDS = 600.0
 """A handover is given up when its hosts have got no more of the state for so long."""
+
+WARM_SECONDS = 30.0
+"""A target is warmed again if catching up took longer: Spark ends workers that have had nothing to do for a minute."""
 
 _PACE, _COPY_PACE = 0.05, 0.25
 _IDLE_SECONDS = 2.0
@@ -85,6 +89,8 @@ class Handed:
         How long each step took: ``catchUp``, ``warm``, ``microBatch``.
     failed : str or None
         Why it was given up, if it was.
+    ended : float
+        When it ended, in seconds since 1970.
     """
 
     reason: str
@@ -92,6 +98,7 @@ class Handed:
     stateBytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     failed: str | None = None
+    ended: float = field(default_factory=time.time)
 
 
 def handover(query: StreamingQuery) -> Handover:
@@ -312,17 +319,17 @@ class Handover:
         steered = False
         guests = [(partition, address_of(executors[target].host)) for partition, target in moving.items()]
         try:
-            began = time.monotonic()
-            self.steering.warm(set(moving.values()), self._place)
-            seconds["warm"] = time.monotonic() - began
-            began = time.monotonic()
-            self._catch_up(guests, patience)
-            seconds["catchUp"] = time.monotonic() - began
-            began = time.monotonic()
-            self.steering.steer(moving)
-            steered = True
-            self._settle(moving, patience.deadline)
-            seconds["microBatch"] = time.monotonic() - began
+            with _timed(seconds, "warm"):
+                self.steering.warm(set(moving.values()), self._place)
+            with _timed(seconds, "catchUp"):
+                self._catch_up(guests, patience)
+            if seconds["catchUp"] > WARM_SECONDS:
+                with _timed(seconds, "warm"):
+                    self.steering.warm(set(moving.values()), self._place)
+            with _timed(seconds, "microBatch"):
+                self.steering.steer(moving)
+                steered = True
+                self._settle(moving, patience.deadline)
         except Exception as error:
             if steered:
                 self._steer_back({partition: before[partition] for partition in moving})
@@ -391,6 +398,16 @@ class Handover:
             raise HandoverError("the query has ended")
         if time.monotonic() > deadline:
             raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Add to how long a step has taken."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[step] = seconds.get(step, 0.0) + time.monotonic() - began
 
 
 class _Patience:
