@@ -1,15 +1,17 @@
 """What is done about executors that join, without Spark: a stand-in has executors, and gives partitions to them or fails."""
 
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
 from forebay.errors import HandoverError
-from forebay.spark.driver import newcomers
+from forebay.spark.driver import metrics, newcomers
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.policies import SCALE_OUT, Policies
 from forebay.spark.driver.steering import Executor
+from forebay.spark.worker.vnodes import partition_of
 
 
 class Handovers:
@@ -18,7 +20,7 @@ class Handovers:
     def __init__(self, executors):
         self.executors, self.broken, self.asked = executors, set(), []
         self.query = SimpleNamespace(id="query", isActive=True)
-        self.steering = SimpleNamespace(placement=dict, stand_by=lambda placement: None)
+        self.steering = SimpleNamespace(placement=dict, stand_by=lambda placement: None, partitions=4)
 
     def usable(self):
         return [Executor(each, f"host-{each}", 1) for each in self.executors]
@@ -47,8 +49,9 @@ def look(handovers):
 
     def look():
         policies._look()
-        if policies._handing is not None:
-            policies._handing.join()
+        for thread in (policies._scaling, policies._levelling):
+            if thread is not None:
+                thread.join()
 
     look()
     return look
@@ -81,6 +84,80 @@ def test_an_executor_that_can_be_given_nothing_does_not_hold_up_the_next_one(han
     monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic: real() + newcomers.FIRST_SECONDS)
     look()
     assert "3" in handovers.asked[2]
+
+
+VNODES = [next(vnode for vnode in range(100) if partition_of(vnode, 4) == partition) for partition in range(4)]
+"""A virtual node of each partition."""
+
+
+class Loaded(Handovers):
+    """Four partitions of two executors, and a third executor that has the state of the first one's."""
+
+    def __init__(self):
+        super().__init__(["1", "2", "3"])
+        self.steering.placement = lambda: {0: "1", 1: "1", 2: "2", 3: "2"}
+        self.batch, self.work, self.scaling = 0, {}, threading.Event()
+        self.scaling.set()
+
+    def near(self, executors):
+        return {0: ["1", "3"], 1: ["1", "3"], 2: ["2"], 3: ["2"]}
+
+    def hand(self, reason, placement):
+        if reason == SCALE_OUT:
+            self.scaling.wait()
+        else:
+            self.asked.append((self.batch, placement))
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    found = Loaded()
+    monkeypatch.setattr(metrics, "busy", lambda query: (found.batch, found.work))
+    found.policies = Policies(found, None, acting=True)
+    found.policies._look()
+    return found
+
+
+def works(loaded, batches, work):
+    """So many micro-batches in which partitions take so many milliseconds."""
+    for _ in range(batches):
+        loaded.batch, loaded.work = loaded.batch + 1, dict(zip(VNODES, work, strict=True))
+        loaded.policies._look()
+        if loaded.policies._levelling is not None:
+            loaded.policies._levelling.join()
+
+
+@pytest.mark.parametrize(
+    ("work", "batch"),
+    [((1000, 1000, 900, 900), 4), ((4000, 4000, 1000, 1000), 2), ((500, 500, 50, 50), 2)],
+)
+def test_an_overloaded_executor_loses_a_partition_to_one_that_has_its_state(loaded, work, batch):
+    works(loaded, 10, work)
+    ((found, placement),) = loaded.asked
+    assert (found, *placement.values()) == (batch, "3")
+
+
+@pytest.mark.parametrize("work", [(40, 40, 0, 0), (600, 600, 900, 900), (9000, 0, 900, 900)])
+def test_little_work_a_little_more_work_or_a_single_partition_moves_nothing(loaded, work):
+    loaded.executors.remove("3")
+    works(loaded, 10, work)
+    assert loaded.asked == []
+
+
+def test_a_micro_batch_of_another_kind_begins_the_count_anew(loaded):
+    for _ in range(5):
+        works(loaded, 1, (4000, 4000, 1000, 1000))
+        works(loaded, 1, (1, 1, 1, 1))
+    assert loaded.asked == []
+
+
+def test_an_overloaded_executor_is_relieved_while_another_one_is_brought_up(loaded):
+    loaded.scaling.clear()
+    loaded.executors.append("4")
+    works(loaded, 2, (4000, 4000, 1000, 1000))
+    assert loaded.policies._scaling.is_alive()
+    loaded.scaling.set()
+    assert [list(placement.values()) for _, placement in loaded.asked] == [["3"]]
 
 
 def test_it_waits_twice_as_long_each_time_up_to_a_bound():

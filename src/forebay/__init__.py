@@ -48,7 +48,8 @@ from forebay.spark.driver.continuous_join import continuousJoin
 from forebay.spark.driver.dedupe import dedupe
 from forebay.spark.driver.explain import explain
 from forebay.spark.driver.groupby import groupBy, rolling
-from forebay.spark.driver.handover import Handed, Handover, Placed, handover
+from forebay.spark.driver.handed import Handed, Placed
+from forebay.spark.driver.handover import Handover, handover
 from forebay.spark.driver.interval_join import intervalJoin
 from forebay.spark.driver.late import late
 from forebay.spark.driver.metrics import MetricsListener, recentMetrics

@@ -16,7 +16,7 @@ import forebay as fb
 from clusters import Cluster
 from forebay.cli.app import app
 from forebay.errors import ForebayError, HandoverError, InvalidArgument, UnsupportedConfiguration
-from forebay.spark.driver import replicas
+from forebay.spark.driver import handover, replicas
 
 SCHEMA = "ts timestamp, key long, x long"
 ROWS = 2000
@@ -312,8 +312,13 @@ def test_one_handover_at_a_time(replicated, tmp_path):
         while not query.lastProgress:
             time.sleep(0.1)
         manager = fb.handover(query)
-        with manager._going_on, pytest.raises(HandoverError, match="another handover of this query is going on"):
-            manager.rebalance()
+        patience = handover._Patience(0.1)
+        with (
+            manager._turn(patience),
+            pytest.raises(HandoverError, match="another handover of this query has not ended in time"),
+            manager._turn(patience),
+        ):
+            pass
         assert manager.rebalance().moved == {}
     finally:
         query.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -115,7 +116,7 @@ class Manager(Service):
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
         self._placed: dict[str, Unit] = {}
-        self._guests: dict[Unit, set[str]] = {}
+        self._guests: dict[Unit, Counter[str]] = {}
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
         self._began = float("inf")
@@ -153,16 +154,16 @@ class Manager(Service):
             return found
 
     def invite(self, query: str, partition: int, host: str) -> None:
-        """Have a host keep a replica of a partition until it is dismissed, beside the replica group."""
+        """Have a host keep a replica of a partition until it is dismissed as often, beside the replica group."""
         with self._lock:
-            self._guests.setdefault((query, partition), set()).add(self._address(host))
+            self._guests.setdefault((query, partition), Counter())[self._address(host)] += 1
             self._planned = 0.0
 
     def dismiss(self, query: str, partition: int, host: str) -> None:
         """Undo `invite`; a host that is lost by now was dismissed with that."""
         with self._lock:
             gone = {address for address, known in self._hosts.items() if host in (known.name, address)}
-            self._guests[query, partition] = {each for each in self._guests.get((query, partition), ()) if each not in gone}
+            self._guests[query, partition] = self._guests.get((query, partition), Counter()) - Counter(gone)
             self._planned = 0.0
 
     def caught_up(self, query: str, partition: int, host: str) -> bool:

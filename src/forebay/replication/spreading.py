@@ -54,7 +54,7 @@ def spread(
             here[partition] = moves[partition] = chosen
             load[chosen] += weights[partition] / cores[chosen]
     for _ in range(len(placement) if level else 0):
-        step = _best_move({each: at for each, at in here.items() if each not in moves}, load, cores, near, weights)
+        step = best_move({each: at for each, at in here.items() if each not in moves}, load, cores, near, weights)
         if step is None:
             break
         partition, target = step
@@ -64,14 +64,43 @@ def spread(
     return moves
 
 
-def _best_move(
-    here: Mapping[int, str],
+def best_move(
+    here: Mapping[int, str | None],
     load: Mapping[str, float],
     cores: Mapping[str, int],
     near: Mapping[int, Collection[str]],
     weights: Mapping[int, float],
+    *,
+    near_first: bool = False,
 ) -> tuple[int, str] | None:
-    """The partition of the busiest executor that makes the busier of two the least busy; near state first of equals."""
+    """The partition of the busiest executor that makes the busier of two the least busy, and who takes it.
+
+    Of moves that are as good one counts that needs no copy of the state; with ``near_first`` it does before any other.
+
+    Parameters
+    ----------
+    here : mapping
+        The executors of the partitions that may move.
+    load : mapping
+        The work that each executor has, for each of its cores.
+    cores, near, weights : mapping
+        As `spread` takes them.
+    near_first : bool
+        Whether it is to be soon, rather than as good as it can be.
+
+    Returns
+    -------
+    tuple of int and str, or None
+        None if no move makes a difference.
+
+    Examples
+    --------
+    >>> load, cores, weights = {"a": 9.0, "b": 1.0, "c": 2.0}, dict.fromkeys("abc", 1), {0: 4.0, 1: 5.0}
+    >>> best_move({0: "a", 1: "a"}, load, cores, {0: ["c"]}, weights)
+    (0, 'b')
+    >>> best_move({0: "a", 1: "a"}, load, cores, {0: ["c"]}, weights, near_first=True)
+    (0, 'c')
+    """
     if not load:
         return None
     busiest = max(load, key=load.__getitem__)
@@ -82,10 +111,11 @@ def _best_move(
                 load[busiest] - weights[partition] / cores[busiest], load[target] + weights[partition] / cores[target]
             )
             if target != busiest and after < load[busiest] * (1 - _LEAST_GAIN):
-                found.append((round(after, 9), target not in near.get(partition, ()), partition, target))
+                order = (round(after, 9), target not in near.get(partition, ()))
+                found.append((order[::-1] if near_first else order, partition, target))
     if not found:
         return None
-    _, _, partition, target = min(found)
+    _, partition, target = min(found)
     return partition, target
 
 

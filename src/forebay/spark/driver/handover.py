@@ -12,8 +12,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import spread
 from forebay.spark.driver import query as queries
 from forebay.spark.driver import replicas
+from forebay.spark.driver.handed import Handed, Placed
 from forebay.spark.driver.steering import Executor, Steering
 
 if TYPE_CHECKING:
@@ -46,59 +47,6 @@ _IDLE_SECONDS = 2.0
 """A query that has run no micro-batch for so long is idle: nothing is to be waited for."""
 
 _log = logging.getLogger("forebay")
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Where a state partition is.
-
-    Attributes
-    ----------
-    partition : int
-        The state partition.
-    executor : str or None
-        The executor that ran it last, or that it has been steered to.
-    host : str or None
-        That executor's host.
-    stateBytes : int
-        Size of its state, as far as hosts keep replicas.
-    replicas : dict of str to int
-        The hosts of its replica group, and by how many versions each is behind; -1 for one that is still being brought up.
-    """
-
-    partition: int
-    executor: str | None
-    host: str | None
-    stateBytes: int = 0
-    replicas: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Handed:
-    """A handover that has ended.
-
-    Attributes
-    ----------
-    reason : str
-        ``move``, ``rebalance``, ``scale out``, ``scale in``, ``recovery`` or ``load balancing``.
-    moved : dict of int to tuple of str
-        The executors that partitions came from and went to.
-    stateBytes : int
-        Size of the state that changed hands.
-    seconds : dict of str to float
-        How long each step took: ``catchUp``, ``warm``, ``microBatch``.
-    failed : str or None
-        Why it was given up, if it was.
-    ended : float
-        When it ended, in seconds since 1970.
-    """
-
-    reason: str
-    moved: dict[int, tuple[str | None, str]] = field(default_factory=dict)
-    stateBytes: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    failed: str | None = None
-    ended: float = field(default_factory=time.time)
 
 
 def handover(query: StreamingQuery) -> Handover:
@@ -250,15 +198,34 @@ class Handover:
 
         Without a timeout it goes on as long as hosts get more and more of the state.
         """
-        if not self._going_on.acquire(blocking=False):
-            raise HandoverError(
-                "another handover of this query is going on, and there is one at a time. fb.handover(query).recent has it "
-                "when it has ended; ask again then."
-            )
+        patience, hosts = _Patience(timeout), {each.id: address_of(each.host) for each in self.usable()}
+        moving = self._moving(placement, hosts)
+        if not moving:
+            return Handed(reason)
+        size = sum(each.stateBytes for each in self.placement() if each.partition in moving)
+        guests = [(partition, hosts[target]) for partition, target in moving.items()]
+        handed = Handed(reason, self._moves(moving), size)
         try:
-            return self._hand(reason, placement, _Patience(timeout))
+            with handed.step("warm"):
+                self.steering.warm(set(moving.values()), self._place)
+            with handed.step("catchUp"):
+                self._catch_up(guests, patience)
+            with self._turn(patience):
+                if handed.seconds["catchUp"] > WARM_SECONDS:
+                    with handed.step("warm"):
+                        self.steering.warm(set(moving.values()), self._place)
+                handed = replace(handed, moved=self._moves(moving))  # others have had their turn
+                with handed.step("microBatch"):
+                    self._switch(moving, patience)
+        except Exception as error:
+            why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
+            self.record(replace(handed, failed=why, ended=time.time()))
+            raise error if isinstance(error, HandoverError) else HandoverError(why) from error
         finally:
-            self._going_on.release()
+            self._dismiss(guests)
+        handed = replace(handed, ended=time.time())
+        self.record(handed)
+        return handed
 
     def lag(self) -> dict[str, int]:
         """What `forebay.progress` says of replicas and handovers."""
@@ -301,50 +268,45 @@ class Handover:
     def _partitions(self) -> list[Partition]:
         return self._manager.partitions(self._held) if self._manager is not None else []
 
-    def _hand(self, reason: str, placement: Mapping[int, str], patience: _Patience) -> Handed:
-        before = self.steering.placement()
-        executors = {each.id: each for each in self.usable()}
+    def _moving(self, placement: Mapping[int, str], executors: Collection[str]) -> dict[int, str]:
+        """Those of a placement that are elsewhere now."""
+        now = self.steering.placement()
         for partition, executor in placement.items():
-            if partition not in before or executor not in executors:
+            if partition not in now or executor not in executors:
                 raise InvalidArgument(
                     f"partition {partition} cannot go to executor {executor!r}: the query has the partitions "
-                    f"{sorted(before)}, and the executors that can take some are {sorted(executors)}"
+                    f"{sorted(now)}, and the executors that can take some are {sorted(executors)}"
                 )
-        moving = {partition: target for partition, target in placement.items() if before[partition] != target}
-        if not moving:
-            return Handed(reason)
-        moved = {partition: (before[partition], target) for partition, target in moving.items()}
-        size = sum(each.stateBytes for each in self.placement() if each.partition in moving)
-        seconds: dict[str, float] = {}
-        steered = False
-        guests = [(partition, address_of(executors[target].host)) for partition, target in moving.items()]
-        try:
-            with _timed(seconds, "warm"):
-                self.steering.warm(set(moving.values()), self._place)
-            with _timed(seconds, "catchUp"):
-                self._catch_up(guests, patience)
-            if seconds["catchUp"] > WARM_SECONDS:
-                with _timed(seconds, "warm"):
-                    self.steering.warm(set(moving.values()), self._place)
-            with _timed(seconds, "microBatch"):
-                self.steering.steer(moving)
-                steered = True
-                self._settle(moving, patience.deadline)
-        except Exception as error:
-            if steered:
-                self._steer_back({partition: before[partition] for partition in moving})
-            why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
-            self.record(Handed(reason, moved, size, seconds, why))
-            raise error if isinstance(error, HandoverError) else HandoverError(why) from error
-        finally:
-            self._dismiss(guests)
-        handed = Handed(reason, moved, size, seconds)
-        self.record(handed)
-        return handed
+        return {partition: target for partition, target in placement.items() if now[partition] != target}
 
-    def _steer_back(self, before: Mapping[int, str | None]) -> None:
-        alive = {each.id for each in self.usable()}
-        self.steering.steer({partition: origin for partition, origin in before.items() if origin in alive})
+    def _moves(self, moving: Mapping[int, str]) -> dict[int, tuple[str | None, str]]:
+        now = self.steering.placement()
+        return {partition: (now[partition], target) for partition, target in moving.items()}
+
+    @contextlib.contextmanager
+    def _turn(self, patience: _Patience) -> Iterator[None]:
+        """Handovers of a query take turns at this; copies are made for several at a time."""
+        if not self._going_on.acquire(timeout=max(0.0, patience.deadline - time.monotonic())):
+            raise HandoverError(
+                "another handover of this query has not ended in time. fb.handover(query).recent has it when it has; ask "
+                "again then, or with a longer timeout."
+            )
+        try:
+            yield
+        finally:
+            self._going_on.release()
+
+    def _switch(self, moving: Mapping[int, str], patience: _Patience) -> None:
+        """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""
+        before = self.steering.placement()
+        self.steering.steer(moving)
+        try:
+            self._settle(moving, patience.deadline)
+        except Exception:
+            alive = {each.id for each in self.usable()}
+            origins = ((partition, before[partition]) for partition in moving)
+            self.steering.steer({partition: origin for partition, origin in origins if origin in alive})
+            raise
 
     def _catch_up(self, guests: list[tuple[int, str]], patience: _Patience) -> None:
         """Wait until hosts have the state of partitions, which they get in the background."""
@@ -398,16 +360,6 @@ class Handover:
             raise HandoverError("the query has ended")
         if time.monotonic() > deadline:
             raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
-
-
-@contextlib.contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Add to how long a step has taken."""
-    began = time.monotonic()
-    try:
-        yield
-    finally:
-        seconds[step] = seconds.get(step, 0.0) + time.monotonic() - began
 
 
 class _Patience:

@@ -45,6 +45,11 @@ class Newcomers:
         return joined - self._waits.keys() or {each for _, each in sorted(waited)[:1]}
 
     @property
+    def served(self) -> set[str]:
+        """Those that have their share."""
+        return set(self._settled)
+
+    @property
     def waiting(self) -> set[str]:
         """Those to which a scale-out has failed."""
         return set(self._waits)

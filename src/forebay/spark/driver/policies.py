@@ -14,15 +14,17 @@ from collections.abc import Callable, Mapping
 from pyspark import SparkContext
 
 from forebay.errors import ForebayError
+from forebay.replication.spreading import best_move
 from forebay.spark.driver import metrics
-from forebay.spark.driver.handover import Handed, Handover
+from forebay.spark.driver.handed import Handed
+from forebay.spark.driver.handover import Handover
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.steering import Executor
 from forebay.spark.worker.vnodes import partition_of
 from forebay.state import cluster
 from forebay.state.places import Root
 
-SCALE_OUT = "scale out"
+SCALE_OUT, LEVELLING = "scale out", "load balancing"
 
 SECONDS = 0.5
 """Between two looks at the executors."""
@@ -33,9 +35,13 @@ PUBLISHED_SECONDS = 5.0
 OVERLOADED = 1.5
 """An executor that has so many times the work of the others on average is overloaded,"""
 PATIENCE = 5
-"""if that is so in this many micro-batches, one after the other;"""
+"""if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
+are needed in any case;"""
 REST = 20
 """and for so many after a handover for that reason there is no other."""
+
+LEAST_LOAD = 100.0
+"""An executor is not overloaded while each of its cores has fewer milliseconds of work in a micro-batch."""
 
 _log = logging.getLogger("forebay")
 
@@ -58,9 +64,10 @@ class Policies:
         self._root, self._acting, self._published = root, acting, 0.0
         self._newcomers = Newcomers()
         self._standbys: dict[int, str] = {}
-        self._overloads = 0
+        self._overloads = 0.0
         self._looked = self._rested = -1
-        self._handing: threading.Thread | None = None
+        self._scaling: threading.Thread | None = None
+        self._levelling: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="forebay handover", daemon=True)
 
     def start(self) -> None:
@@ -95,18 +102,12 @@ class Policies:
     def _look(self) -> None:
         executors = self._handover.usable()
         self._name_standbys(executors)
-        if self._handing is not None and self._handing.is_alive():
-            return
-        joined = self._newcomers.due({each.id for each in executors}, time.monotonic())
-        if joined:
-            self._in_background(lambda: self._scale_out(joined))
-            return
-        self._level(executors)
-
-    def _in_background(self, hand: Callable[[], None]) -> None:
-        """Hand partitions over while standbys and the status are kept as they should be."""
-        self._handing = threading.Thread(target=hand, name="forebay handing over", daemon=True)
-        self._handing.start()
+        if not _is_going_on(self._scaling):
+            joined = self._newcomers.due({each.id for each in executors}, time.monotonic())
+            if joined:
+                self._scaling = _in_background(lambda: self._scale_out(joined))
+        if not _is_going_on(self._levelling):
+            self._level([each for each in executors if each.id in self._newcomers.served])
 
     def _scale_out(self, joined: set[str]) -> None:
         """Give executors that have joined their share, or say when that will be tried again."""
@@ -158,19 +159,30 @@ class Policies:
         work: dict[int, float] = dict.fromkeys(range(count), 0.0)
         for vnode, milliseconds in busy.items():
             work[partition_of(vnode, count)] += milliseconds
-        placement = self._steering.placement()
-        load = {each.id: 0.0 for each in executors}
-        for partition, executor in placement.items():
+        here, cores = self._steering.placement(), {each.id: each.cores for each in executors}
+        load = dict.fromkeys(cores, 0.0)
+        for partition, executor in here.items():
             if executor in load:
-                load[executor] += work[partition]
-        busiest = max(load, key=load.__getitem__)
-        others = [load[each] for each in load if each != busiest]
-        mine = [partition for partition, executor in placement.items() if executor == busiest]
-        overloaded = load[busiest] > OVERLOADED * sum(others) / len(others) and len(mine) > 1
-        self._overloads = self._overloads + 1 if overloaded else 0
+                load[executor] += work[partition] / cores[executor]
+        most = max(load.values())
+        usual = OVERLOADED * (sum(load.values()) - most) / (len(load) - 1)
+        if most > max(usual, LEAST_LOAD):
+            self._overloads += min(most / max(usual, 1.0), PATIENCE / 2)
+        else:
+            self._overloads = 0.0
         if self._overloads >= PATIENCE:
-            self._overloads, self._rested = 0, newest + REST
-            target = min(load, key=load.__getitem__)
-            given = min(mine, key=lambda partition: abs(work[partition] - (load[busiest] - load[target]) / 2))
-            if load[target] + work[given] < load[busiest]:
-                self._in_background(lambda: self._hand("load balancing", {given: target}))
+            move = best_move(here, load, cores, self._handover.near(executors), work, near_first=True)
+            if move is not None:
+                self._overloads, self._rested = 0.0, newest + REST
+                self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
+
+
+def _in_background(hand: Callable[[], None]) -> threading.Thread:
+    """Hand partitions over while standbys and the status are kept as they should be."""
+    thread = threading.Thread(target=hand, name="forebay handing over", daemon=True)
+    thread.start()
+    return thread
+
+
+def _is_going_on(thread: threading.Thread | None) -> bool:
+    return thread is not None and thread.is_alive()
