@@ -37,7 +37,7 @@ LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
     [
         ("local", LOCAL | {PARTITIONS: "1"}),
         ("local[3]", LOCAL | {PARTITIONS: "3"}),
-        ("local[2, 4]", LOCAL | {PARTITIONS: "2"}),
+        ("local[2, 4]", {name: value for name, value in LOCAL.items() if name != LOGS} | {PARTITIONS: "2"}),
         ("local[*]", LOCAL | {PARTITIONS: str(len(os.sched_getaffinity(0)))}),
         ("local-cluster[2,3,1024]", ANYWHERE | {PARTITIONS: "6"}),
         ("spark://master:7077", ANYWHERE),
@@ -107,16 +107,34 @@ def test_connect_is_refused(fresh):
         fb.configure(SparkSession.builder.remote("sc://host"))
 
 
-def test_checkpoints_elsewhere_than_on_a_local_disk_are_not_renamed_to():
-    for location, manager in (
-        ("file:/ck", RENAMING),
-        ("/ck", RENAMING),
-        ("hdfs://name/ck", None),
-        ("hdfs://name/ck", "Other"),
+@pytest.mark.parametrize(("location", "master"), [("hdfs://name/ck", "local[2]"), ("/ck", "local[2,4]"), ("/ck", "yarn")])
+def test_where_spark_may_not_replace_files_it_is_refused(location, master):
+    for manager in (None, "org.example.Other"):
+        checkpoint.replace_uncommitted(location, manager, master, -1)
+    with pytest.raises(
+        UnsupportedConfiguration, match=rf"this one is at {location}, and the master is (?s:.)*Unset it with"
     ):
-        checkpoint.require_replacing(location, manager)
-    with pytest.raises(UnsupportedConfiguration, match=r"this one is at hdfs://name/ck\. Unset it with"):
-        checkpoint.require_replacing("hdfs://name/ck", RENAMING)
+        checkpoint.replace_uncommitted(location, RENAMING, master, -1)
+
+
+def test_what_is_left_of_uncommitted_micro_batches_is_removed_from_sparks_state(tmp_path):
+    kept = [
+        "0/0/1.changelog",
+        "0/0/.1.changelog.crc",
+        "0/0/2.zip",
+        "0/0/3.delta",
+        "0/0/SSTs/4.zip",
+        "0/_metadata/v2/4",
+        "4.x",
+    ]
+    gone = ["0/0/4.changelog", "0/0/.4.changelog.crc", "0/1/5.zip", "1/0/left/4.snapshot"]
+    for name in (*kept, *gone):
+        path = tmp_path / "state" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    checkpoint.replace_uncommitted(f"file:{tmp_path}", RENAMING, "local[2]", 2)
+    found = (path for path in (tmp_path / "state").rglob("*") if path.is_file())
+    assert {str(path.relative_to(tmp_path / "state")) for path in found} == {*kept}
 
 
 @pytest.fixture

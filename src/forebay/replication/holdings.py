@@ -179,7 +179,7 @@ class Holdings:
         return [each for each in sorted(versions, key=lambda each: each.number) if self.holds(instance, each, here)]
 
     def settle(self, instance: str, versions: Sequence[Version], here: AbstractSet[str]) -> None:
-        """Remove what none of the versions name that are kept.
+        """Remove what none of the versions name that are kept, nor others that have been made since the oldest of those.
 
         Nothing is removed while one of those is not here: what it names is not known then.
         """
@@ -190,6 +190,10 @@ class Holdings:
         named = set[str]().union(*kept.values())
         if len(kept) == len(versions):
             oldest = min(each.number for each in kept)
+            for other in map(filenames.version_of, here - named):
+                if other is not None and other.number >= oldest:  # Spark may go on from another attempt's
+                    with contextlib.suppress(VersionNotFound, CorruptState):
+                        named |= {*self.files_of(instance, other)}
             for name in here - named:
                 number = filenames.number_of(name)
                 if number is not None and number <= oldest and not name.startswith("."):  # those are on their way

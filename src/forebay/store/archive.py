@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from forebay.store import filenames
 from forebay.store.disk import LOCAL, Disk
 
 
@@ -115,9 +114,3 @@ class MountedArchive:
 
     def __str__(self) -> str:
         return str(self._path)
-
-
-def collect(archive: Archive, oldest: int, named: set[str]) -> None:
-    """Forget files of versions up to a number that nothing names any more."""
-    numbers = ((name, filenames.number_of(name)) for name in archive.names())
-    archive.delete([name for name, number in numbers if number is not None and number <= oldest and name not in named])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
+from forebay.store.archive import archive_at
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
@@ -151,6 +152,34 @@ class StoreTests(ABC):
         for path in tmp_path.glob("*.manifest"):
             named |= {*self.open(tmp_path, Version.parse(path.stem)).base.segments}
         assert {path.name for path in tmp_path.glob("*.arrow")} == named
+
+    @pytest.mark.parametrize("archived", [False, True], ids=["local", "archived"])
+    def test_either_of_two_attempts_can_be_gone_on_from(self, tmp_path: Path, archived: bool) -> None:
+        safe = archive_at(str(tmp_path / "safe")) if archived else None
+        directory, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+
+        def opened(version: Version | None, where: Path = directory) -> Any:
+            return self.open(where, version, archive=safe)
+
+        version = None
+        for number in range(6 if archived else 1):  # an archive is cleared out with every eighth version
+            store = opened(version)
+            self.append(store, 0, [("ann", number)])
+            version = self.commit(store)
+        first = opened(version, elsewhere if archived else directory)
+        self.append(first, 10, [("bob", 1)])
+        overtaken = self.commit(first)
+        second = opened(version)
+        self.end(second, 0)  # so that it needs nothing of what the first one does
+        self.append(second, 10, [("bob", 2)])
+        last = opened(self.commit(second))
+        self.append(last, 20, [("cid", 3)])
+        self.commit(last)
+        found = opened(overtaken)
+        assert len(self.read(found, 0)) > 0
+        assert self.read(found, 10) == [("bob", 1)]
+        self.append(found, 30, [("dan", 4)])
+        assert self.read(opened(self.commit(found)), 30) == [("dan", 4)]
 
     def test_a_damaged_segment_is_an_error(self, tmp_path: Path) -> None:
         version = self._committed(tmp_path, None, 0, ("ann", 1))

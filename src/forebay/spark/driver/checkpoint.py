@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
 
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark.driver.configure import LOGS, RENAMING
+from forebay.spark.driver.configure import LOGS, RENAMING, tries_again
 from forebay.state.places import local_path
 from forebay.store.archive import archive_at
 
@@ -70,18 +72,47 @@ class Logs:
             raise UnsupportedConfiguration(message)
 
 
-def require_replacing(location: str, manager: str | None) -> None:
-    """`UnsupportedConfiguration` if files of a checkpoint would be renamed where a rename may leave an older file in place.
+def replace_uncommitted(location: str, manager: str | None, master: str, committed: int) -> None:
+    """See to it that Spark's state goes on from what committed micro-batches have left, whatever writes its files.
 
-    On a local disk a rename replaces the file that is there. On HDFS the same call of Hadoop does not, and Spark would go on
-    with what an attempt that failed has left.
+    The manager of files that `forebay.configure` names is fast, but leaves a file that is there. So what attempts that
+    failed have left is removed before the query begins, after which there are no others: where tasks are not tried again.
+
+    Parameters
+    ----------
+    location : str
+        The checkpoint location.
+    manager, master : str
+        The settings of the session.
+    committed : int
+        The last micro-batch that Spark has committed, -1 if there is none.
+
+    Raises
+    ------
+    UnsupportedConfiguration
+        If attempts may fail while the query runs, or the checkpoint cannot be reached as a directory.
     """
-    if manager == RENAMING and not location.startswith(("file:", "/")):
+    if manager != RENAMING:
+        return
+    path = local_path(location)
+    if path is None or tries_again(master):
         raise UnsupportedConfiguration(
-            f"{LOGS} is {RENAMING}, which fb.configure sets in local mode for checkpoints on local disks; this one is at "
-            f'{location}. Unset it with\n    spark.conf.unset("{LOGS}")\nbefore the query is started, or give the builder '
-            "another value."
+            f"{LOGS} is {RENAMING}, which leaves the files of a task that has failed in place of those of the next attempt. "
+            "fb.configure sets it where tasks are not tried again, for checkpoints on local disks; this one is at "
+            f'{location}, and the master is {master}. Unset it with\n    spark.conf.unset("{LOGS}")\nbefore the query is '
+            "started, or give the builder another value."
         )
+    for directory, within, names in os.walk(path / "state"):
+        within[:] = [name for name in within if name != _SHARED_FILES]
+        for name in names:
+            version = _OF_STATE.fullmatch(name)
+            if version and int(version[1]) > committed + 1:
+                Path(directory, name).unlink(missing_ok=True)
+
+
+_SHARED_FILES = "SSTs"
+_OF_STATE = re.compile(r"\.?(\d+)\.(?:changelog|zip|delta|snapshot)(?:\.crc)?")
+"""Files of a version of Spark's state, and their checksums."""
 
 
 def _latest(log: Any) -> int:

@@ -84,7 +84,7 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     if cores is not None:
         settings[PARTITIONS] = str(cores)
     if _LOCAL.fullmatch(master):
-        if _is_local(given.get("spark.hadoop.fs.defaultFS", "file:///")):
+        if _is_local(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
             settings[LOGS] = RENAMING
         if _has_place_for_sockets(given):
             settings[SOCKETS] = "true"
@@ -95,6 +95,11 @@ def missing(session: SparkSession) -> dict[str, str]:
     """The settings that forebay wants and that a session leaves unset."""
     given = dict(session.sparkContext.getConf().getAll())
     return {name: value for name, value in wanted(given).items() if session.conf.get(name, None) is None}
+
+
+def tries_again(master: str) -> bool:
+    """Whether tasks that fail are tried again: in local mode they are if the master has a number for that."""
+    return not _LOCAL.fullmatch(master) or "," in master
 
 
 def _given(builder: SparkSession.Builder) -> dict[str, str]:

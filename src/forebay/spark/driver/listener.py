@@ -94,8 +94,9 @@ class _Listener(StreamingQueryListener):
         try:
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
-            checkpoint.require_replacing(location, session.conf.get(LOGS, None))
             logs.require_no_rescale(location)
+            master = session.sparkContext.master or ""
+            checkpoint.replace_uncommitted(location, session.conf.get(LOGS, None), master, logs.committed)
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
             root = queries.root_of(query)
