@@ -131,4 +131,4 @@ def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
             index = KeyIndex.restored(saved)
             saved = index.changes(everything=True)
     index.remove(index.live())
-    assert index.earliest_estimate() == kernels.NEVER
+    assert index.earliest_estimate() == kernels.LATEST

@@ -142,7 +142,7 @@ def _run(plan: WindowPlan, directory: Path, *, updating: bool) -> None:
             watermark = END_OF_TIME if number == BATCHES - 1 else number * _SPAN + 15
             for _ in instance.fire(watermark):
                 pass
-            version = instance.commit(number)
+            version, _ = instance.commit(number), instance.due
     open_stores.clear()
 
 
