@@ -62,12 +62,12 @@ check: lint  ## lint rules, types, and the tests that start neither Spark nor ot
 test: $(VENV)/ready  ## the test suite (10 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
-test-all: $(VENV)/ready  ## the test suite with the slow tests (an hour)
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not cluster or not slow" -n 2 --dist worksteal
+test-all: $(VENV)/ready  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not seeds and (not cluster or not slow)" -n 2 --dist worksteal
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "cluster and slow and not seeds"
 
-test-seeds: $(VENV)/ready  ## fifty-one seeded runs of handovers with hosts killed and cut off (three quarters of an hour)
-	$(BIN)/python -m pytest -m "seeds"
+test-seeds: $(VENV)/ready  ## a hundred seeded runs: processes killed at random, hosts killed and cut off in handovers (90 minutes)
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "seeds"
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
 	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random

@@ -34,8 +34,9 @@ MANY = [
     ("AAR", "worker", 2),
     ("preceding", "driver", 3),
     ("preceding", "worker", 4),
-    *itertools.product(("AAR", "AUR", "RMW", "sessions"), ("driver", "executor", "worker"), range(100, 104)),
+    ("RMW", "driver", 5),
 ]
+SEEDED = [*itertools.product(("AAR", "AUR", "RMW", "sessions"), ("driver", "executor", "worker"), range(100, 104))]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,11 @@ def kill_some(process, victim, pick):
 
 
 @pytest.mark.parametrize(
-    ("kind", "victim", "seed"), [pytest.param(*each, marks=pytest.mark.slow) for each in (*QUICK, *MANY)]
+    ("kind", "victim", "seed"),
+    [
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (*QUICK, *MANY)),
+        *(pytest.param(*each, marks=(pytest.mark.slow, pytest.mark.seeds)) for each in SEEDED),
+    ],
 )
 def test_killed_at_random_moments(spark, source, undisturbed, tmp_path, kind, victim, seed):
     expected, pick = undisturbed(kind), random.Random(seed)
