@@ -151,7 +151,7 @@ class Handover:
         Raises
         ------
         HandoverError
-            If it was given up, or another handover of the query is going on.
+            If it was given up, or another handover of the query has not ended in time.
         """
         wanted = [partitions] if isinstance(partitions, int) else list(partitions)
         return self.hand("move", dict.fromkeys(wanted, executor), timeout=timeout)
@@ -208,21 +208,20 @@ class Handover:
         try:
             with handed.step("warm"):
                 self.steering.warm(set(moving.values()), self._place)
-            with handed.step("catchUp"):
-                self._catch_up(guests, patience)
-            with self._turn(patience):
-                if handed.seconds["catchUp"] > WARM_SECONDS:
-                    with handed.step("warm"):
-                        self.steering.warm(set(moving.values()), self._place)
-                handed = replace(handed, moved=self._moves(moving))  # others have had their turn
-                with handed.step("microBatch"):
-                    self._switch(moving, patience)
+            with self._invited(guests, patience):
+                with handed.step("catchUp"):
+                    self._catch_up(guests, patience)
+                with self._turn(patience):
+                    if handed.seconds["catchUp"] > WARM_SECONDS:
+                        with handed.step("warm"):
+                            self.steering.warm(set(moving.values()), self._place)
+                    handed = replace(handed, moved=self._moves(moving))  # others have had their turn
+                    with handed.step("microBatch"):
+                        self._switch(moving, patience)
         except Exception as error:
             why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
             self.record(replace(handed, failed=why, ended=time.time()))
             raise error if isinstance(error, HandoverError) else HandoverError(why) from error
-        finally:
-            self._dismiss(guests)
         handed = replace(handed, ended=time.time())
         self.record(handed)
         return handed
@@ -308,25 +307,32 @@ class Handover:
             self.steering.steer({partition: origin for partition, origin in origins if origin in alive})
             raise
 
-    def _catch_up(self, guests: list[tuple[int, str]], patience: _Patience) -> None:
-        """Wait until hosts have the state of partitions, which they get in the background."""
+    @contextlib.contextmanager
+    def _invited(self, guests: list[tuple[int, str]], patience: _Patience) -> Iterator[None]:
+        """Hosts get the state of partitions, in the background, until this ends."""
         if self._manager is None:
+            yield
             return
         for host in {host for _, host in guests}:
             soon = min(patience.deadline, time.monotonic() + AGENT_SECONDS)
             self._wait(lambda host=host: host in self._manager.hosts(), soon, f"the agent of {host} did not start")
         for partition, host in guests:
             self._manager.invite(self._held, partition, host)
+        try:
+            yield
+        finally:
+            for partition, host in guests:
+                self._manager.dismiss(self._held, partition, host)
+
+    def _catch_up(self, guests: list[tuple[int, str]], patience: _Patience) -> None:
+        """Wait until hosts have the state of partitions."""
+        if self._manager is None:
+            return
         for partition, host in guests:
             while not self._manager.caught_up(self._held, partition, host):
                 patience.renew(sum(self._manager.missing(self._held, *guest) for guest in guests))
                 self._check(patience.deadline, f"{host} has not caught up with partition {partition}")
                 time.sleep(_COPY_PACE)
-
-    def _dismiss(self, guests: list[tuple[int, str]]) -> None:
-        if self._manager is not None:
-            for partition, host in guests:
-                self._manager.dismiss(self._held, partition, host)
 
     def _settle(self, moving: Mapping[int, str], deadline: float) -> None:
         """Wait for a micro-batch that has begun after Spark was told, if there is any work."""
