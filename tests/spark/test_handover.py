@@ -235,15 +235,20 @@ def elastic(spark, cluster):
     run.push()
     run.steady()
     manager = fb.handover(run.query)
+
+    def done():
+        return [each.reason for each in manager.recent if each.failed is None]
+
     run.push()
     new = cluster.host(cluster.add())
     wait_for(lambda: new in {each.host for each in manager.usable()}, run)
-    wait_for(lambda: new in {each.host for each in manager.placement()}, run)
+    wait_for(lambda: "scale out" in done(), run)  # one that Spark had no time for is tried again
+    assert new in {each.host for each in manager.placement()}
     leaving = 0 if cluster.host(0) in {each.host for each in manager.placement()} else 1
     cluster.decommission(leaving)
     wait_for(lambda: cluster.host(leaving) not in {each.host for each in manager.placement()}, run)
     run.push()
-    return [[each.reason for each in manager.recent], *run.end()]
+    return [done(), *run.end()]
 
 
 def wait_for(condition, run):
@@ -257,8 +262,7 @@ def wait_for(condition, run):
 def test_hosts_that_come_and_go(tmp_path):
     with Cluster(hosts=2, directory=tmp_path) as cluster:
         reasons, rows, missing, more = cluster.run(elastic, conf=REPLICATED, timeout=600)
-    assert reasons[0] == "scale out"
-    assert "scale in" in reasons
+    assert "scale in" in reasons[reasons.index("scale out") :]
     assert (missing, more) == (0, 0)
     assert rows > 100
 
