@@ -132,7 +132,7 @@ def works(loaded, batches, work):
     [((1000, 1000, 900, 900), 4), ((4000, 4000, 1000, 1000), 2), ((500, 500, 50, 50), 2)],
 )
 def test_an_overloaded_executor_loses_a_partition_to_one_that_has_its_state(loaded, work, batch):
-    works(loaded, 10, work)
+    works(loaded, batch, work)
     ((found, placement),) = loaded.asked
     assert (found, *placement.values()) == (batch, "3")
 
@@ -141,6 +141,20 @@ def test_an_overloaded_executor_loses_a_partition_to_one_that_has_its_state(load
 def test_little_work_a_little_more_work_or_a_single_partition_moves_nothing(loaded, work):
     loaded.executors.remove("3")
     works(loaded, 10, work)
+    assert loaded.asked == []
+
+
+def test_after_a_handover_only_much_more_work_counts_for_some_time(loaded):
+    works(loaded, 2, (4000, 4000, 1000, 1000))
+    works(loaded, 15, (1000, 1000, 900, 900))
+    assert len(loaded.asked) == 1
+    works(loaded, 2, (4000, 4000, 1000, 1000))
+    assert [batch for batch, _ in loaded.asked] == [2, 19]
+
+
+def test_a_partition_stays_if_little_would_be_gained(loaded):
+    loaded.executors.remove("3")
+    works(loaded, 10, (1000, 500, 700, 0))
     assert loaded.asked == []
 
 

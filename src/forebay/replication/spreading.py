@@ -72,6 +72,7 @@ def best_move(
     weights: Mapping[int, float],
     *,
     near_first: bool = False,
+    least_gain: float = 0.1,
 ) -> tuple[int, str] | None:
     """The partition of the busiest executor that makes the busier of two the least busy, and who takes it.
 
@@ -87,6 +88,8 @@ def best_move(
         As `spread` takes them.
     near_first : bool
         Whether it is to be soon, rather than as good as it can be.
+    least_gain : float
+        A move is not worth it that makes the busiest executor less busy by a smaller share.
 
     Returns
     -------
@@ -110,14 +113,10 @@ def best_move(
             after = max(
                 load[busiest] - weights[partition] / cores[busiest], load[target] + weights[partition] / cores[target]
             )
-            if target != busiest and after < load[busiest] * (1 - _LEAST_GAIN):
+            if target != busiest and after < load[busiest] * (1 - least_gain):
                 order = (round(after, 9), target not in near.get(partition, ()))
                 found.append((order[::-1] if near_first else order, partition, target))
     if not found:
         return None
     _, partition, target = min(found)
     return partition, target
-
-
-_LEAST_GAIN = 0.1
-"""A move that makes the busiest executor less busy by a smaller share is not worth it."""

@@ -38,7 +38,9 @@ PATIENCE = 5
 """if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
 are needed in any case;"""
 REST = 20
-"""and for so many after a handover for that reason there is no other."""
+"""and for so many after a handover for that reason only those count that count for most."""
+LEAST_GAIN = 0.25
+"""A partition is handed over if that takes away at least such a share of the work of the one that has most."""
 
 LEAST_LOAD = 100.0
 """An executor is not overloaded while each of its cores has fewer milliseconds of work in a micro-batch."""
@@ -152,7 +154,7 @@ class Policies:
     def _level(self, executors: list[Executor]) -> None:
         """Take a partition from an executor that has been overloaded for some time."""
         newest, busy = metrics.busy(str(self._handover.query.id))
-        if newest <= self._looked or newest < self._rested or len(executors) < 2:
+        if newest <= self._looked or len(executors) < 2:
             return
         self._looked = newest
         count = self._steering.partitions
@@ -166,12 +168,14 @@ class Policies:
                 load[executor] += work[partition] / cores[executor]
         most = max(load.values())
         usual = OVERLOADED * (sum(load.values()) - most) / (len(load) - 1)
-        if most > max(usual, LEAST_LOAD):
-            self._overloads += min(most / max(usual, 1.0), PATIENCE / 2)
+        counts = min(most / max(usual, 1.0), PATIENCE / 2)
+        if most > max(usual, LEAST_LOAD) and (newest >= self._rested or counts == PATIENCE / 2):
+            self._overloads += counts
         else:
             self._overloads = 0.0
         if self._overloads >= PATIENCE:
-            move = best_move(here, load, cores, self._handover.near(executors), work, near_first=True)
+            near = self._handover.near(executors)
+            move = best_move(here, load, cores, near, work, near_first=True, least_gain=LEAST_GAIN)
             if move is not None:
                 self._overloads, self._rested = 0.0, newest + REST
                 self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
