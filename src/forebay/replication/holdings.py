@@ -21,6 +21,7 @@ from pathlib import Path
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
 from forebay.store import manifest as manifests
+from forebay.store.collection import collectable
 from forebay.store.disk import LOCAL, PRIVATE_FILE, reported
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
@@ -179,7 +180,7 @@ class Holdings:
         return [each for each in sorted(versions, key=lambda each: each.number) if self.holds(instance, each, here)]
 
     def settle(self, instance: str, versions: Sequence[Version], here: AbstractSet[str]) -> None:
-        """Remove what none of the versions name that are kept, nor others that have been made since the oldest of those.
+        """Remove what nobody needs any more, where these versions are kept.
 
         Nothing is removed while one of those is not here: what it names is not known then.
         """
@@ -189,14 +190,8 @@ class Holdings:
                 kept[version] = self.files_of(instance, version)
         named = set[str]().union(*kept.values())
         if len(kept) == len(versions):
-            oldest = min(each.number for each in kept)
-            for other in map(filenames.version_of, here - named):
-                if other is not None and other.number >= oldest:  # Spark may go on from another attempt's
-                    with contextlib.suppress(VersionNotFound, CorruptState):
-                        named |= {*self.files_of(instance, other)}
-            for name in here - named:
-                number = filenames.number_of(name)
-                if number is not None and number <= oldest and not name.startswith("."):  # those are on their way
+            for name in collectable(here, kept, lambda version: self.files_of(instance, version)):
+                if not name.startswith("."):  # those are on their way
                     LOCAL.unlink(self.directory(instance) / name)
         self._files[instance] = kept
         self._sized[instance] = self._sized.get(instance, set()) & named

@@ -24,6 +24,7 @@ from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
+from forebay.store.collection import collectable
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.identity import new_secret
@@ -375,39 +376,24 @@ class ExtentLog(Groups):
         self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
 
     def _collect(self, kept: dict[Version, Manifest]) -> None:
-        """Unlink what no version names that is kept, or that another attempt has made since the oldest of those.
-
-        Spark may go on from any of several attempts at a micro-batch: where its file systems do not replace files, from the
-        first. Files that are numbered after the oldest kept version may also belong to an attempt that is still running.
-        """
-        named = {filenames.manifest(version) for version in kept}
-        named.update(name for manifest in kept.values() for name in manifest.segments)
-        oldest = min(version.number for version in kept)
+        """Unlink what nobody needs any more."""
+        files = {version: _files(manifest) for version, manifest in kept.items()}
         here = [path.name for path in self._directory.iterdir()]
-        named |= _named_by_others(here, named, oldest, lambda name: (self._directory / name).read_bytes())
-        for name in _collectable(here, named, oldest):
+        for name in collectable(here, files, lambda version: _files(manifests.read(self._directory, version))):
             self._disk.unlink(self._directory / name)
-        if self._archive is not None and self._next.number % _COLLECTED_EVERY == 0:
-            safe = list(self._archive.names())
-            named |= _named_by_others(safe, named, oldest, self._archive.read)
-            self._archive.delete(_collectable(safe, named, oldest))
+        archive = self._archive
+        if archive is not None and self._next.number % _COLLECTED_EVERY == 0:
+
+            def safe(version: Version) -> list[str]:
+                name = filenames.manifest(version)
+                return _files(manifests.parse(archive.read(name), Path(name)))
+
+            archive.delete(collectable(archive.names(), files, safe))
 
 
-def _named_by_others(names: Iterable[str], named: set[str], oldest: int, read: Callable[[str], bytes]) -> set[str]:
-    """What the versions from a number on name, and they themselves, of which there are manifests among some names."""
-    found: set[str] = set()
-    for name in names:
-        version = filenames.version_of(name)
-        if version is not None and version.number >= oldest and name not in named:
-            with contextlib.suppress(OSError, CorruptState):
-                found.update([name], manifests.parse(read(name), Path(name)).segments)
-    return found
-
-
-def _collectable(names: Iterable[str], named: set[str], oldest: int) -> list[str]:
-    """The files of versions up to a number that nothing names any more."""
-    numbers = ((name, filenames.number_of(name)) for name in names)
-    return [name for name, number in numbers if number is not None and number <= oldest and name not in named]
+def _files(manifest: Manifest) -> list[str]:
+    assert manifest.version is not None
+    return [filenames.manifest(manifest.version), *manifest.segments]
 
 
 class LogPart(Groups):
