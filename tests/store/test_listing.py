@@ -305,10 +305,12 @@ def run_histories(kind, examples):
     return Machine.done
 
 
+@pytest.mark.hypothesis
 def test_histories(kind):
     run_histories(kind, 20)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.slow
 def test_ten_thousand_steps(kind):
     assert run_histories(kind, 300) >= 10_000

@@ -1,4 +1,4 @@
-"""The three stores by key and window, one row at a time or on Arrow batches: FlowKV's Listing 1 (section 3.2).
+"""Public: the three stores by key and window, one row at a time or on Arrow batches: FlowKV's Listing 1 (section 3.2).
 
 Keys and values are Python values, or Arrow columns ``key`` and ``value``, of the types that a store is opened with. A window
 is a pair of instants ``(start, end)`` in microseconds. Rows that are given one at a time are kept as they are until they

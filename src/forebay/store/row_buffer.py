@@ -6,7 +6,9 @@ window that ends leaves its rows behind; they are dead because its slot has anot
 
 from __future__ import annotations
 
+import bisect
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ class RowBuffer:
 
     def clear(self) -> None:
         self._batches: list[pa.RecordBatch] = []
+        self._begins = [0]
         self._rows = 0
         self.nbytes = 0
         self._slots = np.empty(0, np.int32)
@@ -47,15 +50,16 @@ class RowBuffer:
         rows = self._rows + batch.num_rows
         if rows > len(self._slots):
             capacity = max(rows, 2 * len(self._slots))
-            self._slots = _grown(self._slots, capacity, 0)
-            self._generations = _grown(self._generations, capacity, 0)
-            self._previous = _grown(self._previous, capacity, -1)
+            self._slots = grown(self._slots, capacity, 0)
+            self._generations = grown(self._generations, capacity, 0)
+            self._previous = grown(self._previous, capacity, -1)
         if self._index.capacity > len(self._heads):
-            self._heads = _grown(self._heads, self._index.capacity, -1)
+            self._heads = grown(self._heads, self._index.capacity, -1)
         kernels.link(
             self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots
         )
         self._batches.append(batch)
+        self._begins.append(rows)
         self._rows = rows
         self.nbytes += batch.nbytes
         if len(self._batches) > _MAX_BATCHES:
@@ -70,6 +74,15 @@ class RowBuffer:
         order = np.argsort(rows)
         return rows[order], roots[order]
 
+    def of(self, slot: int) -> list[pa.RecordBatch]:
+        """The rows of a window that has absorbed none, in order of arrival."""
+        found: list[pa.RecordBatch] = []
+        chained = kernels.chained(self._index.records, self._heads, self._previous, self._generations, slot).tolist()
+        for begin, end in _runs(chained, self._begins):
+            batch = bisect.bisect_right(self._begins, begin) - 1
+            found.append(self._batches[batch].slice(begin - self._begins[batch], end - begin))
+        return found
+
     def live(self) -> tuple[Rows, Slots]:
         """Numbers of all rows whose windows are open, ascending; and the window of each."""
         alive = self._index.columns.generation[self._slots[: self._rows]] == self._generations[: self._rows]
@@ -78,11 +91,10 @@ class RowBuffer:
 
     def take(self, rows: Rows) -> pa.RecordBatch:
         """Rows by ascending number."""
-        ends = np.cumsum([batch.num_rows for batch in self._batches])
-        cuts = [0, *np.searchsorted(rows, ends).tolist()]
+        cuts = np.searchsorted(rows, self._begins).tolist()
         parts = [
-            batch.take(pa.array(rows[begin:end] - (last - batch.num_rows)))
-            for batch, last, (begin, end) in zip(self._batches, ends.tolist(), itertools.pairwise(cuts), strict=True)
+            batch.take(pa.array(rows[begin:end] - first))
+            for batch, first, (begin, end) in zip(self._batches, self._begins, itertools.pairwise(cuts), strict=False)
             if end > begin
         ]
         return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
@@ -91,9 +103,24 @@ class RowBuffer:
         """The youngest batches become one as long as each is no larger than those after it together."""
         first = min(joining([batch.num_rows for batch in self._batches], self._rows), len(self._batches) - 2)
         self._batches[first:] = [pa.concat_batches(self._batches[first:])]
+        self._begins[first + 1 :] = [self._rows]
 
 
-def _grown(array: npt.NDArray[Any], capacity: int, fill: int) -> npt.NDArray[Any]:
+def _runs(rows: list[int], cuts: list[int]) -> Iterator[tuple[int, int]]:
+    """Where ascending numbers follow each other without a gap or a cut: the first, and one more than the last."""
+    begin, end = -1, -1
+    for row in rows:
+        if row != end or row in cuts:
+            if end > begin:
+                yield begin, end
+            begin = row
+        end = row + 1
+    if end > begin:
+        yield begin, end
+
+
+def grown(array: npt.NDArray[Any], capacity: int, fill: int) -> npt.NDArray[Any]:
+    """A copy of an array that has room for more."""
     longer = np.full(capacity, fill, array.dtype)
     longer[: len(array)] = array
     return longer

@@ -24,6 +24,30 @@ def link(generation, heads, previous, slots, generations, first, added):
 
 
 @compiled
+def chain(heads, previous, first, slots):
+    for number in range(len(slots)):
+        previous[first + number] = heads[slots[number]]
+        heads[slots[number]] = first + number
+
+
+@compiled
+def chained(c, heads, previous, generations, slot):
+    """What is chained to a window, oldest first."""
+    count = 0
+    item = heads[slot] if slot < len(heads) else -1
+    while item >= 0 and generations[item] == c[slot].generation:
+        count += 1
+        item = previous[item]
+    found = np.empty(count, np.int64)
+    item = heads[slot] if slot < len(heads) else -1
+    while count > 0:
+        count -= 1
+        found[count] = item
+        item = previous[item]
+    return found
+
+
+@compiled
 def count_rows(c, heads, previous, generations, slots):
     count = 0
     for slot in slots:

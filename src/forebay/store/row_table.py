@@ -1,20 +1,18 @@
 """Rows that are given and asked for one at a time, by key and window: a table before an `UnalignedStore` of batches.
 
 A step of the store costs the same for one row as for thousands. So rows stay in a dict, a `RowTable`, until they fill its
-memory; then the half whose windows have the farthest estimated trigger times (ETT) goes to the store in batches. When a
-window is asked for that the store has, the windows with the nearest ETT are read along with it, and wait `ahead` (predictive
-batch read, FlowKV, section 4.2).
+memory; then the half whose windows have the farthest estimated trigger times (ETT) goes to the store in batches. What fires
+soon stays, so a window is mostly read from memory; one that the store has is read alone, by its address.
 
-How many are read ahead follows how many of the last ones were asked for: keys that are read in no order are read alone.
-
-A row of the store that waits ahead is still the store's, and costs nothing if it is not needed. One that is taken from there
-is `gone`: the store removes it with others, before it is asked for anything else.
+A row that was read from the store is `gone`: the store removes it with others, before it is given anything else.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -25,11 +23,11 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.store.key_index import KeyIndex, Slots, identity
+from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
-from forebay.store.room import LAST, PART_BYTES, Room, mean_bytes, sample
-from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.store.room import LAST, PART_BYTES, Room, each_bytes, mean_bytes, sample
+from forebay.store.unaligned import UnalignedStore
 
 Window = tuple[int, int]
 StateKey = tuple[Any, Window]
@@ -38,11 +36,10 @@ Held = TypeVar("Held")
 _OVERHEAD = 350
 """About how many bytes Python takes for an entry of the table: the tuples, the numbers in them, and their places."""
 
+_TWO_NUMBERS = struct.Struct("=qq")
+
 _UNKNOWN = -(2**63)
 _MOST_GONE = 1 << 12
-
-_LEAST_AHEAD, _TRIED_AGAIN = 16, 64
-"""Windows that are read ahead at first, and after how many reads from the store again if they were of no use."""
 
 
 class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
@@ -55,7 +52,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     schema : pyarrow.Schema
         Its columns, ``key`` and ``value``.
     options : Options
-        A half of the memory is the table's, and the `read_batch_ratio` is the share of windows that is read ahead.
+        A half of the memory is the table's.
     predictor : callable
         The ETT of windows.
     """
@@ -70,11 +67,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         super().__init__()
         self._store, self._schema, self._predictor = store, schema, predictor
         self._room = Room(options)
-        self._most_ahead = options.write_buffer_bytes // 2
-        self._ratio = options.read_batch_ratio
-        self._ahead: dict[StateKey, tuple[int, list[Any]]] = {}
-        self._span, self._used, self._misses = _LEAST_AHEAD, 0, 0
         self._gone: dict[StateKey, int] = {}
+        self._absent: StateKey | None = None  # the store was asked for it last, and has nothing
         self._stored = 1 if store.base.version is not None else 0
 
     @property
@@ -107,9 +101,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def write(self, batch: pa.RecordBatch, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None = None) -> None:
         """Give rows with windows ``start, end`` to the store at once, after those that the table has."""
         self.settle()
-        self._ahead.clear()
         slots = _placed(self._store.index, batch["key"], bounds, etts)
-        self._stored = len(self._store.index)
+        self._absent, self._stored = None, len(self._store.index)
         self._replace(slots)
         self._store.append(batch, slots)
 
@@ -145,75 +138,58 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def _spill(self, names: Sequence[StateKey]) -> None:
         """Hand rows to the store. Nothing has changed if a row cannot be brought into a batch."""
         self._remove_gone()
+        self._absent = None
         if not names:
             return
         etts = np.ascontiguousarray(self._etts(names))
-        parts = [self._part(names, etts, places, values) for places, values in self._cut(names)]
-        for part, keys, bounds, ett, owners, values in parts:
+        for some, *columns, owners, values in list(self._parts(names, etts)):
+            keys, bounds, ett = columns
             slots = _placed(self._store.index, keys, bounds, ett)
             self._stored = len(self._store.index)
-            for named in part:
+            for named in some:
                 self._drop(named)
-                self._ahead.pop(named, None)
-            rows = pa.RecordBatch.from_arrays([keys.take(owners), values], schema=self._schema)
-            self._store.append(rows, slots[owners.to_numpy()])
+            rows = pa.RecordBatch.from_arrays([keys.take(pa.array(owners)), values], schema=self._schema)
+            self._store.append(rows, slots[owners])
 
-    def _cut(self, names: Sequence[StateKey]) -> Iterator[tuple[list[int], list[Sequence[Any]]]]:
-        """Entries by their places, and their values, as many at a time as surely fit into a batch."""
-        places: list[int] = []
-        values: list[Sequence[Any]] = []
-        size = 0.0
-        for place, named in enumerate(names):
-            held = self._rows(self[named])
-            each = mean_bytes([named[0]]) + mean_bytes(held[:: -(-len(held) // LAST) or 1])
-            rows = max(1, int(PART_BYTES / each))
-            for begin in range(0, len(held), rows):
-                some = held[begin : begin + rows]
-                if places and size + each * len(some) > PART_BYTES:
-                    yield places, values
-                    places, values, size = [], [], 0.0
-                places.append(place)
-                values.append(some)
-                size += each * len(some)
-        if places:
-            yield places, values
+    def _parts(self, names: Sequence[StateKey], etts: npt.NDArray[np.int64]) -> Iterator[tuple[Any, ...]]:
+        """What `_spill` needs of entries, of as many rows at a time as surely fit into a batch.
 
-    def _part(
-        self, names: Sequence[StateKey], etts: npt.NDArray[np.int64], places: list[int], values: list[Sequence[Any]]
-    ) -> tuple[Any, ...]:
-        """What `_spill` needs of entries."""
-        part = [names[place] for place in places]
-        keys = pa.array([key for key, _ in part], self._schema.types[0])
-        column = pa.array(itertools.chain.from_iterable(values), self._schema.types[1])
-        bounds = np.array([window for _, window in part], np.int64).reshape(-1, 2)
-        owners = pa.array(np.repeat(np.arange(len(part)), [len(some) for some in values]))
-        return part, keys, bounds, etts[places], owners, column
+        These are the state keys, their keys, bounds and ETTs, and of each row the position of its entry, and its value.
+        """
+        held = [self._rows(self[named]) for named in names]
+        values = list(itertools.chain.from_iterable(held))
+        owners = np.repeat(np.arange(len(names)), np.fromiter(map(len, held), np.int64, len(held)))
+        sizes = each_bytes(values) + each_bytes([key for key, _ in names])[owners]
+        cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // PART_BYTES)) + 1
+        for begin, end in itertools.pairwise([0, *cuts.tolist(), len(values)]):
+            first, last = int(owners[begin]), int(owners[end - 1]) + 1
+            some = names[first:last]
+            keys = pa.array([key for key, _ in some], self._schema.types[0])
+            bounds = np.array([window for _, window in some], np.int64).reshape(-1, 2)
+            column = pa.array(values[begin:end], self._schema.types[1])
+            yield some, keys, bounds, etts[first:last], owners[begin:end] - first, column
 
     def _fetch(self, named: StateKey) -> tuple[list[Any], int]:
         """What the store has of a state key, which it loses; and its ETT."""
-        found = self._ahead.pop(named, None)
-        if found is None:
-            slot = self._slot(named)
-            if slot < 0:
-                return [], 0
-            self._read(slot)
-            found = self._ahead.pop(named)
-        else:
-            self._used += 1
-        slot, values = found
-        ett = int(self._store.index.columns.ett[slot])
-        self._forget(named, slot)
+        slot = self._slot(named)
+        if slot < 0:
+            self._absent = named
+            return [], 0
+        values = [value for part in self._store.get_one(slot) for value in part.column(1).to_pylist()]
+        ett = int(self._store.index.records["ett"][slot])
+        self._lose(named, slot)
         return values, ett
 
-    def _forget(self, named: StateKey, slot: int | None = None) -> None:
+    def _forget(self, named: StateKey) -> None:
         """Have the store lose what it has of a state key, unread."""
-        if slot is None:
-            found = self._ahead.pop(named, None)
-            slot = self._slot(named) if found is None else found[0]
+        slot = self._slot(named)
         if slot >= 0:
-            self._gone[named] = slot
-            if len(self._gone) >= _MOST_GONE:
-                self._remove_gone()
+            self._lose(named, slot)
+
+    def _lose(self, named: StateKey, slot: int) -> None:
+        self._gone[named] = slot
+        if len(self._gone) >= _MOST_GONE:
+            self._remove_gone()
 
     def _slot(self, named: StateKey) -> int:
         """The window of a state key in the store; -1 if there is none."""
@@ -221,36 +197,6 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             return -1
         key, (start, end) = named
         return self._store.index.find_exact(*_identity(key), start, end)
-
-    def _read(self, requested: int) -> None:
-        """Copy a window, and those that are probably asked for next, from the store."""
-        self._remove_gone()
-        index = self._store.index
-        slots = np.append(self._nearest(requested), requested).astype(np.int32)
-        windows = dict(zip(slots.tolist(), map(tuple, index.windows(slots).tolist()), strict=True))
-        frame = self._store.get(slots)
-        keys, values = as_python(frame, self._schema)
-        for key, value, slot in zip(map(plain, keys), values, frame[SLOT].to_list(), strict=True):
-            self._ahead.setdefault((key, windows[slot]), (slot, []))[1].append(value)
-
-    def _nearest(self, requested: int) -> Slots:
-        """Other windows to read: those with the nearest ETT, twice as many as were of use when the last ones were read."""
-        index = self._store.index
-        self._span = 2 * self._span if 2 * self._used >= self._span else self._span // 2
-        self._misses += 1
-        if not self._span and self._misses % _TRIED_AGAIN == 0:
-            self._span = _LEAST_AHEAD
-        self._span, self._used = min(self._span, int(self._ratio * len(index))), 0
-        if not self._span:
-            self._ahead.clear()
-            return np.empty(0, np.int32)
-        if len(self._ahead) > 2 * self._span:
-            self._ahead.clear()  # they were not asked for
-        waiting = np.fromiter((slot for slot, _ in self._ahead.values()), np.int32, len(self._ahead))
-        others = np.setdiff1d(index.live(), np.append(waiting, requested), assume_unique=True)
-        others = _first(others, index.estimates(others), np.abs(others - requested), self._span)
-        sizes = self._store.bytes_of(others) + _OVERHEAD
-        return others[: np.searchsorted(np.cumsum(sizes), self._most_ahead, side="right")]
 
     def _remove_gone(self) -> None:
         if self._gone:
@@ -289,7 +235,7 @@ class LastValues(RowTable[Any]):
 
     def put(self, named: StateKey, value: Any) -> None:
         """Give a state key a value, in place of one that it may have."""
-        if self._stored and named not in self:
+        if self._stored and named != self._absent and named not in self:
             self._forget(named)
         self[named] = value
         room = self._room
@@ -401,19 +347,6 @@ class ValueLists(RowTable[list[Any]]):
         return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
 
 
-def _first(slots: Slots, etts: npt.NDArray[np.int64], distances: Slots, count: int) -> Slots:
-    """So many slots, by ETT. Of those with one ETT the nearest slots come first: they were filled at about the same time."""
-    if count < len(slots):
-        last = np.partition(etts, count - 1)[count - 1]
-        sooner, tied = np.flatnonzero(etts < last), np.flatnonzero(etts == last)
-        missing = count - len(sooner)
-        if missing < len(tied):
-            tied = tied[np.argpartition(distances[tied], missing)[:missing]]
-        chosen = np.concatenate([sooner, tied])
-        slots, etts, distances = slots[chosen], etts[chosen], distances[chosen]
-    return slots[np.lexsort((distances, etts))]
-
-
 def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None) -> Slots:
     """The windows of rows in the index, by their keys and by bounds ``start, end``; new ones are opened."""
     distinct = keys.dictionary_encode(null_encoding="encode")
@@ -424,7 +357,9 @@ def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts
 
 
 def _identity(key: Any) -> tuple[int, int]:
-    return identity(repr(key).encode())
+    """The 128-bit identity of a key: there are no hashes from Spark."""
+    high, low = _TWO_NUMBERS.unpack(hashlib.blake2b(repr(key).encode(), digest_size=16).digest())
+    return high, low
 
 
 def plain(key: Any) -> Any:

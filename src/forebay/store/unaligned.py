@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from forebay.errors import InvalidArgument
 from forebay.store import row_kernels as kernels
+from forebay.store.addresses import Addresses
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, LogPart, joining
@@ -103,6 +104,7 @@ class UnalignedStore:
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
         self._pieces: dict[int, Pieces] = {}
+        self._addresses: Addresses | None = None
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
 
@@ -177,6 +179,19 @@ class UnalignedStore:
         self._counts.reads += frame.height
         return frame
 
+    def get_one(self, slot: int) -> list[pa.RecordBatch]:
+        """The rows of one window that has absorbed none, in order of arrival. Nothing is scanned, and nothing read ahead."""
+        addresses = self._addresses
+        if addresses is None:
+            addresses = self._addresses = Addresses(self.index)
+        for number in self._extents[len(addresses) :]:
+            addresses.add(number, self._pieces_of(number))
+        parts = addresses.of(slot, self._extent)
+        self._counts.misses += bool(parts)
+        parts += self._written.of(slot)
+        self._counts.reads += sum(part.num_rows for part in parts)
+        return parts
+
     def remove(self, slots: Slots) -> None:
         """End windows; their rows are dead."""
         self.index.remove(slots)
@@ -218,7 +233,8 @@ class UnalignedStore:
             for number in rows:
                 if live[number] * most < rows[number]:
                     self._rewrite([number])
-            self._log.compact(most)
+            if self._log.compact(most):
+                self._addresses = None  # it has the files from which extents have moved
 
     def commit(self, fired_until: int | None = None, counters: Counters | None = None, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
@@ -246,6 +262,7 @@ class UnalignedStore:
         if "index" not in self.__dict__:
             return 0
         pieces = sum(column.nbytes for pieces in self._pieces.values() for column in pieces)
+        pieces += self._addresses.nbytes if self._addresses else 0
         return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + pieces
 
     @property
@@ -369,6 +386,7 @@ class UnalignedStore:
             rows, slots = self._pieces_of(number).live(self.index.columns)
             if len(rows):
                 parts.append((self._extent(number).take(pa.array(rows)), slots))
+        self._addresses = None
         for number in numbers:
             self._log.drop([number, _PIECES << KIND_BITS | number])
             self._extents.remove(number)
