@@ -61,8 +61,6 @@ from forebay.spark.driver.window_join import join
 from forebay.spark.driver.windows import (
     count_window,
     custom_window,
-    every,
-    every_rows,
     global_window,
     preceding,
     session_window,
@@ -98,8 +96,6 @@ __all__ = [
     "current",
     "custom_window",
     "dedupe",
-    "every",
-    "every_rows",
     "explain",
     "first",
     "global_window",

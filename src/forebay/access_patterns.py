@@ -1,4 +1,4 @@
-"""Which store serves a window operation: the choice of FlowKV (section 3.1), made when the query is planned.
+"""Internal: which store serves a window operation, the choice of FlowKV (section 3.1), made when the query is planned.
 
 How the aggregate is computed decides between *read-modify-write* (an intermediate aggregate is enough) and *append* (all
 rows must be there when the window fires). How the windows lie decides between *aligned* and *unaligned* reads.

@@ -1,4 +1,4 @@
-"""Window functions. All times are int64 microseconds since the epoch.
+"""Internal: window functions. All times are int64 microseconds since the epoch.
 
 A tumbling or sliding window function cuts time into *slices*, the longest intervals that no window boundary divides.
 Their length is the greatest common divisor of size and slide, and every window is a whole number of slices. A row is

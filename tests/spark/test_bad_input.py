@@ -278,8 +278,8 @@ def test_a_state_directory_that_cannot_be_written(spark, df, directory, error):
     [
         (lambda: fb.count_window(0), "size is 0; it must be a whole number of rows"),
         (lambda: fb.count_window(5, 6), "slide 6 is larger than size 5"),
-        (lambda: fb.every_rows(-1), "every_rows\\(\\) is -1"),
-        (lambda: fb.global_window("10 seconds"), "write fb.every"),
+        (lambda: fb.global_window(everyRows=-1), "everyRows is -1"),
+        (lambda: fb.global_window("10 seconds", 100), "got both every and everyRows"),
         (lambda: fb.custom_window("hourly"), "must be a function from instants to windows"),
         (lambda: fb.custom_window(abs, merge="sometimes"), "merge='sometimes'"),
         (lambda: fb.custom_window(abs, hint="fast"), "hint='fast'"),
@@ -296,6 +296,8 @@ def test_windows_that_do_not_fit_the_stream(df, spark):
         fb.groupBy(df, fb.session_window("timestamp", "a while")).agg(fb.count("*"))
     with pytest.raises(InvalidArgument, match="gapDuration '0 seconds' is not positive"):
         fb.groupBy(df, fb.session_window("timestamp", "0 seconds")).agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match="every 'a while' is not a duration"):
+        fb.groupBy(df, fb.global_window("a while")).agg(fb.count("*"))
     with pytest.raises(InvalidArgument, match="the global window of a stream never ends"):
         fb.groupBy(df, fb.global_window()).agg(fb.count("*"))
     with pytest.raises(InvalidArgument, match="the window is to be incremental, but median"):

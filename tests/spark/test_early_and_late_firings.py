@@ -15,9 +15,9 @@ def source(spark, tmp_path_factory):
     return generate(spark, tmp_path_factory.mktemp("panes"), keys=8, rows=300)
 
 
-def counted(spark, source, tmp_path, name, window, **trigger):
+def counted(spark, source, tmp_path, name, window, **settings):
     """Panes whose window ends before the last watermark, and the query."""
-    grouped = fb.groupBy(source.streaming("1 second"), window, "key").firing(**trigger)
+    grouped = fb.groupBy(source.streaming("1 second"), window, "key").firing(**settings)
     query = run(grouped.agg(fb.count("*").alias("n"), fb.sum("u").alias("u"), fb.median("u").alias("m")), tmp_path, name)
     watermark = query.lastProgress["eventTime"]["watermark"]
     panes = spark.table(name)
@@ -33,8 +33,8 @@ def expected(source, window, panes):
 @pytest.mark.parametrize("accumulate", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_panes_of_aligned_windows(spark, source, tmp_path, accumulate):
     window = fb.window("ts", "30 seconds", "10 seconds")
-    trigger = {"every": "5 seconds", "allowedLateness": "10 minutes", "accumulate": accumulate}
-    panes, query = counted(spark, source, tmp_path, f"panes_{accumulate}", window, **trigger)
+    settings = {"every": "5 seconds", "allowedLateness": "10 minutes", "accumulate": accumulate}
+    panes, query = counted(spark, source, tmp_path, f"panes_{accumulate}", window, **settings)
     wanted = expected(source, F.window("ts", "30 seconds", "10 seconds"), panes)
     kind = F.max if accumulate else F.sum  # counts and sums of numbers from 0 on only grow
     found = panes.groupBy("window", "key").agg(kind("n").alias("n"), kind("u").alias("u"), F.count("*").alias("panes"))
@@ -77,8 +77,8 @@ def test_panes_of_a_function_of_rows(spark, source, tmp_path):
 def test_of_a_batch_and_what_is_refused(source):
     rows = source.static.where("ts is not null")
     once = fb.groupBy(rows, fb.window("ts", "10 seconds"), "key")
-    plain, triggered = (g.agg(fb.count("*")).collect() for g in (once, once.firing(every="1 second")))
-    assert sorted(map(repr, plain)) == sorted(map(repr, triggered))
+    plain, firing = (g.agg(fb.count("*")).collect() for g in (once, once.firing(every="1 second")))
+    assert sorted(map(repr, plain)) == sorted(map(repr, firing))
     with pytest.raises(InvalidArgument, match="windows over event time"):
         fb.groupBy(rows, fb.count_window(3), "key").firing(every="1 second")
     with pytest.raises(InvalidArgument, match="every '0 seconds' is not positive"):

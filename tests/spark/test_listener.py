@@ -62,7 +62,7 @@ def test_watermarks_below_operators_are_not_above_them(stream, tmp_path):
 def test_results_without_a_watermark_may_be_given_one(spark, stream):
     """Totals that go by the wall clock, or of a stream that has none."""
     unwatermarked = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")
-    clocked = fb.groupBy(stream.streaming("1 second"), fb.global_window(fb.every("1 second")), "key")
+    clocked = fb.groupBy(stream.streaming("1 second"), fb.global_window("1 second"), "key")
     for grouped, key in ((clocked, "key"), (fb.rolling(unwatermarked, "value"), "value")):
         newest = grouped.agg(fb.max("ts").alias("last")).withWatermark("last", "1 second")
         fb.groupBy(newest, fb.window("last", "1 hour"), key).agg(fb.count("*"))

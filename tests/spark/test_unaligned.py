@@ -166,7 +166,7 @@ def test_count_windows(stream, tmp_path, names, slide, holistic):
 )
 def test_a_global_window_every_so_many_rows(stream, tmp_path, names, accumulate, holistic):
     aggregate = fb.collect_list("u") if holistic else fb.sum("u")
-    window = fb.global_window(fb.every_rows(7), accumulate)
+    window = fb.global_window(everyRows=7, accumulate=accumulate)
     run(fb.groupBy(stream.streaming("5 seconds"), window, "key").agg(aggregate.alias("value")), tmp_path, names[0])
     expected = set()
     for key, rows in rows_by_key(stream).items():
@@ -183,7 +183,7 @@ def test_a_global_window_every_so_many_rows(stream, tmp_path, names, accumulate,
 @pytest.mark.parametrize("accumulate", [False, True], ids=["discarding", "accumulating"])
 def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
     """Spark runs a query with processing time triggers until it is stopped, so results are awaited."""
-    window = fb.global_window(fb.every("1 second"), accumulate)
+    window = fb.global_window("1 second", accumulate=accumulate)
     df = fb.groupBy(stream.streaming("5 seconds"), window, "key").agg(fb.sum("u").alias("sum"), fb.median("u").alias("m"))
     writer = df.writeStream.format("memory").queryName(names[0]).option("checkpointLocation", str(tmp_path))
     query = writer.trigger(processingTime="100 milliseconds").start()

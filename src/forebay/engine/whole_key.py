@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.plan import END_OF_TIME, NEVER
 from forebay.store.unaligned import SLOT
 from forebay.windows import ENDLESS, HIGH, LOW, GlobalWindow
 
@@ -27,6 +28,13 @@ class WholeKeyInstance(ByKeyInstance):
             self._observer.enters(batch, np.arange(batch.num_rows), nothing, nothing)
         every = np.arange(batch.num_rows)
         self._append(self._stored_columns(batch, every, partial=partial), slots, partial=partial)
+
+    def _due(self) -> int:
+        assert isinstance(self._plan.windows, GlobalWindow)
+        every = self._plan.windows.every
+        if self._store.index.earliest_estimate() > _AT_ONCE:
+            return END_OF_TIME
+        return (self._fired_until // every + 1) * every if every else NEVER
 
     def fire(self, now: int) -> Iterator[pa.RecordBatch]:
         assert isinstance(self._plan.windows, GlobalWindow)

@@ -1,4 +1,4 @@
-"""NEXMark: events of an online auction, and queries over them as a user of forebay writes them.
+"""Public: NEXMark, events of an online auction, and queries over them as a user of forebay writes them.
 
 Examples
 --------

@@ -126,9 +126,7 @@ def q11_median(bids: DataFrame) -> DataFrame:
 
 def q12(bids: DataFrame) -> DataFrame:
     """How many bids did a bidder make within 10 seconds by the wall clock? RMW. Runs until it is stopped."""
-    return fb.groupBy(bids, fb.global_window(fb.every("10 seconds"), accumulate=False), "bidder").agg(
-        fb.count("*").alias("bids")
-    )
+    return fb.groupBy(bids, fb.global_window("10 seconds", accumulate=False), "bidder").agg(fb.count("*").alias("bids"))
 
 
 def nbqx(auctions: DataFrame, bids: DataFrame) -> DataFrame:

@@ -89,7 +89,7 @@ class Location:
 
     @classmethod
     def new(cls, root: Root, vnode: int, layout: Layout, directories: Sequence[str] = ()) -> Location:
-        """A place for an instance that has no state yet. No other instance or attempt ever gets the same.
+        """The location of an instance that has no state yet. No other instance or attempt ever gets the same.
 
         ``directories`` are those in which the operator has state.
         """
@@ -104,7 +104,7 @@ class Location:
 
     @classmethod
     def parse(cls, root: Root, token: str, layout: Layout, directories: Sequence[str] = ()) -> Location:
-        """The place that a token names; `LayoutChanged` when that is the place of another operator."""
+        """The location that a token names; `LayoutChanged` when it is that of another operator's state."""
         match = _TOKEN.fullmatch(token)
         if match is None or not filenames.is_instance(match["instance"]):
             raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")

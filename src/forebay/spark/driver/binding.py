@@ -115,8 +115,8 @@ def bind_call(
     windows = assignment.windows
     if df.isStreaming and windows == GlobalWindow():
         raise InvalidArgument(
-            "the global window of a stream never ends. Give it a trigger: fb.global_window(fb.every('10 seconds')) or "
-            "fb.global_window(fb.every_rows(100))"
+            "the global window of a stream never ends. Say when it fires: fb.global_window(every='10 seconds') or "
+            "fb.global_window(everyRows=100)"
         )
     aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
     aligned = aligned and firing is None  # each key's windows fire for themselves when rows come

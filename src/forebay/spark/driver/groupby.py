@@ -19,7 +19,6 @@ from forebay.spark.driver.windows import (
     PrecedingWindow,
     SessionWindow,
     TimeWindow,
-    Trigger,
     WholeKey,
     Window,
 )
@@ -246,4 +245,4 @@ def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] 
     require_classic("rolling()", df)
     if emit not in ("batch", "every"):
         raise InvalidArgument(f"rolling() got emit={emit!r}; it can be 'batch' or 'every'")
-    return GroupedStream(df, WholeKey(Trigger(rows=1 if emit == "every" else None), accumulate=True), keys)
+    return GroupedStream(df, WholeKey(every_rows=1) if emit == "every" else WholeKey(every_batch=True), keys)

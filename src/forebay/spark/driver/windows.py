@@ -160,39 +160,32 @@ class PrecedingWindow:
 
 
 @dataclass(frozen=True)
-class Trigger:
-    """When a global window fires: every so often, or every so many rows (`every`, `every_rows`); or in every micro-batch."""
-
-    duration: Duration | None = None
-    rows: int | None = None
-
-
-@dataclass(frozen=True)
 class WholeKey:
-    """One window per key. Made by `global_window`."""
+    """One window per key, which fires by the clock, by the number of its rows, or in every micro-batch; or else at the end.
 
-    trigger: Trigger | None
-    accumulate: bool
+    Made by `global_window`.
+    """
+
+    every: Duration | None = None
+    every_rows: int | None = None
+    every_batch: bool = False
+    accumulate: bool = True
     time_column = None
     in_event_time = False
 
     def bind(self, session: SparkSession, time: Column) -> Assignment:
-        if self.trigger is None:
-            return Assignment(GlobalWindow(), "global_window", "global_window(at the end)", None)
-        kept = "accumulating" if self.accumulate else "discarding"
-        if self.trigger.rows is not None:
-            rows = self.trigger.rows
-            return Assignment(
-                CountWindows(rows, rows, accumulating=self.accumulate),
-                "global_window",
-                f"global_window(every {rows} rows, {kept})",
-                None,
-            )
-        if self.trigger.duration is None:
-            return Assignment(GlobalWindow(0), "global_window", f"global_window(every micro-batch, {kept})", None)
-        every = positive_microseconds(session, "every()", self.trigger.duration)
-        text = f"global_window(every {seconds(every)}, {kept})"
-        return Assignment(GlobalWindow(every, discarding=not self.accumulate), "global_window", text, None)
+        windows, fires = self._firing(session)
+        kept = "" if fires == "at the end" else f", {'accumulating' if self.accumulate else 'discarding'}"
+        return Assignment(windows, "global_window", f"global_window({fires}{kept})", None)
+
+    def _firing(self, session: SparkSession) -> tuple[Windows, str]:
+        if self.every_rows is not None:
+            windows = CountWindows(self.every_rows, self.every_rows, accumulating=self.accumulate)
+            return windows, f"every {self.every_rows} rows"
+        if self.every is not None:
+            every = positive_microseconds(session, "every", self.every)
+            return GlobalWindow(every, discarding=not self.accumulate), f"every {seconds(every)}"
+        return (GlobalWindow(0), "every micro-batch") if self.every_batch else (GlobalWindow(), "at the end")
 
 
 @dataclass(frozen=True)
@@ -380,14 +373,16 @@ def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: 
     return PrecedingWindow(timeColumn, duration, rows)
 
 
-def global_window(trigger: Trigger | None = None, accumulate: bool = True) -> WholeKey:
+def global_window(every: Duration | None = None, everyRows: int | None = None, accumulate: bool = True) -> WholeKey:
     """One window per key, that has all its rows.
 
     Parameters
     ----------
-    trigger : Trigger, optional
-        When a result is emitted: `every` so often, or `every_rows` so many. A stream needs one. A batch DataFrame has one
-        result per key at its end, unless the trigger counts rows.
+    every : str or timedelta, optional
+        A result is emitted every so often in processing time, for keys that have had rows since the last one.
+    everyRows : int, optional
+        A result is emitted whenever a key has had so many more rows. A stream needs one of the two. A batch DataFrame has
+        one result per key at its end, unless rows are counted.
     accumulate : bool
         Whether a result covers all rows of the key so far, or only those since the last result.
 
@@ -400,7 +395,7 @@ def global_window(trigger: Trigger | None = None, accumulate: bool = True) -> Wh
     --------
     >>> import forebay as fb
     >>> sales = spark.createDataFrame([("a", 1), ("a", 2), ("a", 3), ("a", 4)], "shop string, amount int").coalesce(1)
-    >>> totals = fb.groupBy(sales, fb.global_window(fb.every_rows(2)), "shop").agg(fb.sum("amount").alias("total"))
+    >>> totals = fb.groupBy(sales, fb.global_window(everyRows=2), "shop").agg(fb.sum("amount").alias("total"))
     >>> totals.orderBy("total").show()
     +----+-----+
     |shop|total|
@@ -410,34 +405,11 @@ def global_window(trigger: Trigger | None = None, accumulate: bool = True) -> Wh
     +----+-----+
     <BLANKLINE>
     """
-    if trigger is not None and not isinstance(trigger, Trigger):
-        raise InvalidArgument(
-            f"global_window() got the trigger {trigger!r}; write fb.every('10 seconds') or fb.every_rows(100)"
-        )
-    return WholeKey(trigger, accumulate)
-
-
-def every(duration: Duration) -> Trigger:
-    """A trigger by the clock: a result every so often, for keys that have had rows since the last one.
-
-    Examples
-    --------
-    >>> every("10 seconds")
-    Trigger(duration='10 seconds', rows=None)
-    """
-    return Trigger(duration=duration)
-
-
-def every_rows(rows: int) -> Trigger:
-    """A trigger by number of rows: a result whenever a key has had so many more.
-
-    Examples
-    --------
-    >>> every_rows(100)
-    Trigger(duration=None, rows=100)
-    """
-    _require_rows("every_rows()", rows)
-    return Trigger(rows=rows)
+    if every is not None and everyRows is not None:
+        raise InvalidArgument("global_window() got both every and everyRows; a window fires by the clock or by its rows")
+    if everyRows is not None:
+        _require_rows("everyRows", everyRows)
+    return WholeKey(every, everyRows, accumulate=accumulate)
 
 
 def custom_window(
