@@ -1,7 +1,7 @@
 """State that earlier releases wrote: it is read, and the query goes on with it as if nothing had changed.
 
 `tests/golden/format-<n>/<operator>/` is a store instance after two micro-batches, as the release wrote it whose format of
-manifests was ``n``. ``python tests/test_golden.py`` writes that of the release at hand.
+manifests was ``n``. ``python tests/test_golden.py`` writes what is missing of the release at hand.
 """
 
 import shutil
@@ -16,6 +16,7 @@ import pytest
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.processor import Processor
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan
 from forebay.engine.window_join import WindowJoin
@@ -30,9 +31,13 @@ from forebay.windows import (
     START,
     TIME,
     AlignedWindows,
+    Buffered,
     CountWindows,
+    Firing,
     FirstRows,
+    GlobalWindow,
     Intervals,
+    Lives,
     Preceding,
     SessionWindows,
     SharedWindows,
@@ -46,6 +51,7 @@ TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ans
 MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
 BOUNDS = pa.struct([("start", pa.timestamp("us")), ("end", pa.timestamp("us"))])
 NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+TIMED = "event_time", pa.timestamp("us")
 GAP, UNTIL = 7, 25
 
 
@@ -55,11 +61,28 @@ def planned(windows, pattern, *aggregates, bounds=BOUNDS):
     return WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), aggregates), pattern, schema, Options(1 << 20))
 
 
-def joining():
-    packed = pa.schema([("k0", pa.string()), ("side", pa.bool_()), ("a0", pa.int64())])
-    schema = pa.schema([("event_time", pa.timestamp("us")), ("k", pa.string()), ("left", pa.int64()), ("right", pa.int64())])
-    join = WindowJoin("full", "side", ("a0",), ("a0",))
-    return WindowPlan(Intervals(-5, 5, 4), packed, ("k0",), join, Pattern.AUR, schema, Options(1 << 20))
+def joining(windows, how="full", pattern=Pattern.AUR, *, first=TIMED):
+    packed = pa.schema([("k0", pa.string()), ("side", pa.bool_()), ("a0", pa.int64()), ("over", pa.bool_())])
+    if isinstance(windows, Intervals):
+        packed = packed.remove(3)
+    schema = pa.schema([first, ("k", pa.string()), ("left", pa.int64()), ("right", pa.int64())])
+    return WindowPlan(windows, packed, ("k0",), WindowJoin(how, "side", ("a0",), ("a0",)), pattern, schema, Options(1 << 20))
+
+
+def waiting():
+    schema = pa.schema([("k", pa.string()), ("a", pa.int64())])
+    packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
+    processor = Processor(None, ("k0",), (("k0", "k"), ("a0", "a")), schema, rows=6, size=1 << 20)
+    return WindowPlan(Buffered(30, 6, 1 << 20), packed, ("k0",), processor, Pattern.AUR, schema, Options(1 << 20))
+
+
+def firing_often(windows, pattern, *aggregates):
+    return replace(planned(windows, pattern, *aggregates), firing=Firing(every=10, allowed_lateness=5, accumulating=True))
+
+
+def without_windows(windows, *aggregates):
+    plan = planned(windows, Pattern.RMW, *aggregates)
+    return replace(plan, schema=plan.schema.remove(0))
 
 
 def after_each(windows):
@@ -92,6 +115,7 @@ def sharing():
     return WindowPlan(SharedWindows(), packed, ("k0",), none, Pattern.SHARED, schema, options, members=members)
 
 
+UPDATING = ("updates",)
 PLANS = {
     "tumbling-median": planned(AlignedWindows(20, 20), Pattern.AAR, COUNT, MEDIAN),
     "sliding-sum": planned(AlignedWindows(20, 10), Pattern.RMW, COUNT, TOTAL),
@@ -101,7 +125,14 @@ PLANS = {
     "preceding-time": after_each(Preceding(span=12)),
     "preceding-rows": after_each(Preceding(rows=4)),
     "dedupe": remembering(),
-    "interval-join": joining(),
+    "interval-join": joining(Intervals(-5, 5, 4)),
+    "continuous-join": joining(Lives("over", 4), "inner"),
+    "window-join": joining(AlignedWindows(20, 10), "inner", Pattern.AAR, first=("window", BOUNDS)),
+    "panes": firing_often(AlignedWindows(20, 10), Pattern.AUR, COUNT, MEDIAN),
+    "session-panes": firing_often(SessionWindows(), Pattern.RMW, COUNT, TOTAL),
+    "updates": planned(AlignedWindows(20, 10), Pattern.RMW, COUNT, TOTAL),
+    "global": without_windows(GlobalWindow(10), COUNT, TOTAL),
+    "buffer": waiting(),
     "patterns": sharing(),
 }
 
@@ -112,30 +143,37 @@ def batch(plan, number):
     times = np.sort(chance.integers(number * 20, number * 20 + 20, 40))
     keys = chance.integers(0, 9, 40)
     columns = {"k0": [f"user {key}" for key in keys], "a0": chance.integers(0, 100, 40), HIGH: keys + 7, LOW: keys * keys}
-    if isinstance(plan.windows, AlignedWindows):
-        return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], SLICE: plan.windows.slice_starts(times)})
     if isinstance(plan.windows, SharedWindows):
         return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], TIME: times})
-    if not isinstance(plan.windows, CountWindows):
+    if isinstance(plan.windows, AlignedWindows):
+        columns |= {SLICE: plan.windows.slice_starts(times)}
+    elif not isinstance(plan.windows, CountWindows):
         columns |= {START: times, END: times + GAP}
-    if isinstance(plan.windows, Intervals):
-        columns |= {"side": chance.random(40) < 0.5}
-    return pa.record_batch(columns)
+    for name in ("side", "over"):
+        if name in plan.packed.names:
+            columns |= {name: chance.random(40) < (0.5 if name == "side" else 0.1)}
+    if isinstance(plan.windows, AlignedWindows) and plan.firing is None:
+        del columns[HIGH], columns[LOW]
+    return pa.record_batch({**{name: columns[name] for name in plan.packed.names}, **columns})
 
 
-def run(plan, directory, version, numbers, until):
+def run(plan, directory, version, numbers, until, *, updating=False):
     """The results of some micro-batches, one by one, and the version after them."""
     results = []
     for number in numbers:
         open_stores.clear()
         before = NEVER if number == 0 else number * 20 - 5
-        instance = open_instance(plan, directory, version, before)
+        instance = open_instance(plan, directory, version, before, updating=updating)
         instance.ingest(batch(plan, number))
         fired = instance.fire(until if number == numbers[-1] else number * 20 + 15)
         results += [row for result in fired for row in result.to_pylist()]
         version = instance.commit(number)
         instance.close()
     return results, version
+
+
+def format_of(plan):
+    return f"format-{FORMAT_OF_PARTS if plan.members else FORMAT}"
 
 
 def newest(directory):
@@ -146,20 +184,27 @@ def newest(directory):
 WRITTEN = [(written, name) for written in FORMATS for name in PLANS if (GOLDEN / written / name).is_dir()]
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_there_is_state_of_every_operator_in_todays_format(name):
+    assert (format_of(PLANS[name]), name) in WRITTEN
+
+
 @pytest.mark.parametrize(("written", "name"), WRITTEN)
 def test_goes_on(tmp_path, written, name):
     plan, directory = PLANS[name], tmp_path / "golden"
     shutil.copytree(GOLDEN / written / name, directory)
-    found, _ = run(plan, directory, newest(directory), [2, 3], END_OF_TIME)
-    _, version = run(plan, tmp_path / "fresh", None, [0, 1], 35)
-    expected, _ = run(plan, tmp_path / "fresh", version, [2, 3], END_OF_TIME)
+    mode = {"updating": name in UPDATING}
+    found, _ = run(plan, directory, newest(directory), [2, 3], END_OF_TIME, **mode)
+    _, version = run(plan, tmp_path / "fresh", None, [0, 1], 35, **mode)
+    expected, _ = run(plan, tmp_path / "fresh", version, [2, 3], END_OF_TIME, **mode)
     assert len(expected) > 5
     assert sorted(map(str, found)) == sorted(map(str, expected))
 
 
 if __name__ == "__main__":
     for name, plan in PLANS.items():
-        directory = GOLDEN / f"format-{FORMAT_OF_PARTS if plan.members else FORMAT}" / name
-        shutil.rmtree(directory, ignore_errors=True)
-        _, version = run(plan, directory, None, [0, 1], 35)
+        directory = GOLDEN / format_of(plan) / name
+        if directory.is_dir():
+            continue  # it stays as it was written
+        _, version = run(plan, directory, None, [0, 1], 35, updating=name in UPDATING)
         sys.stdout.write(f"{directory.relative_to(GOLDEN)}: version {version}\n")

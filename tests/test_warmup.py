@@ -36,7 +36,10 @@ result = CliRunner().invoke(app, ["warmup"])
 print(result.exit_code, result.output)
 """
 
-ELSEWHERE = {"index_kernels.find", "index_kernels.find_exact", "step_kernels.place_in_steps"}
+ELSEWHERE = {
+    *("index_kernels.find", "index_kernels.find_exact", "row_kernels.chain", "row_kernels.chained"),
+    "step_kernels.place_in_steps",
+}
 """Loops of the stores' own interface and of captures, which no operator needs."""
 
 

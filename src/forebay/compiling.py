@@ -1,4 +1,4 @@
-"""How loops are compiled: by numba, once for each machine where that is possible."""
+"""Internal: how loops are compiled, by numba, once for each machine where that is possible."""
 
 from __future__ import annotations
 

@@ -94,6 +94,7 @@ def _plans() -> Iterator[tuple[str, WindowPlan, bool]]:
     yield "a time before each row", _aggregating(Preceding(span=12), Pattern.AUR, _MOVING, timed=True), False
     yield "sketches", _aggregating(AlignedWindows(20, 20), Pattern.RMW, _SKETCHES), False
     yield "early and late firings", _aggregating(AlignedWindows(20, 10), Pattern.AUR, both, firing=firing), False
+    yield "early and late firings of sessions", _aggregating(SessionWindows(), Pattern.RMW, count, firing=firing), False
     yield "update mode", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), True
     yield "deduplication", _remembering(), False
     yield "an interval join", _joining(Intervals(-5, 5, 4), "full"), False
