@@ -5,7 +5,7 @@ from installed_stores import require
 
 from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.harness.access import MERGE, PUT, accesses
-from forebay.harness.stores import STORES, open_store
+from forebay.harness.stores import STORES, Changes, open_store
 from forebay.testing import ConnectorTests
 
 
@@ -117,6 +117,25 @@ def test_what_a_store_of_ones_own_lacks_is_named(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InvalidArgument, match="lacking_store:Store needs no_such_package; install it"):
         open_store("lacking_store:Store", tmp_path)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("put", [False, True])
+def test_rocksdb_keeps_nothing_of_what_was_appended(put, batched, tmp_path):
+    store, key, other = open_store("rocksdb", tmp_path), bytes(25), b"1" * 25
+    for _ in range(5):
+        store.merge(key, b"value")
+        store.merge(other, b"value")
+    if batched:
+        store.write_batch(Changes({key: b"new"}, {}, []) if put else Changes({}, {}, [key]))
+    elif put:
+        store.put(key, b"new")
+    else:
+        store.delete(key)
+    entries = list(store._database.keys())
+    assert [each for each in entries if each.startswith(key)] == ([key] if put else [])
+    assert store.get(other) == b"value" * 5
+    store.close()
 
 
 @pytest.mark.parametrize("name", ["rocksdb", "rocksdb-delete-aware"])

@@ -67,6 +67,7 @@ def test_a_file_is_read_in_blocks(tmp_path):
         ("k,t\n1,9\n1,2\n", {"bound": 6}, "in row 2 the time goes back by 7"),
         ("k,t\n1,1\n1,\n", {}, "row 2 has no t"),
         ("k,t\n1,x\n", {}, "times must be timestamps or numbers"),
+        ("k,t\n1,14:32:00\n", {}, "t is time32.*; times must be timestamps or numbers"),
         ("k,t\n1,1\n", {"unit": "h"}, "unit is 'h'; it must be one of us, ms, s"),
         ("k,t\n1,1\n", {"size": "n"}, "has no column n"),
         ("k,t,n\n1,1,x\n", {"size": "n"}, "sizes must be whole numbers"),

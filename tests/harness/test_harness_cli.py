@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from forebay.cli import app, terminal
 from forebay.errors import ForebayError, InvalidArgument
+from forebay.harness import comparison
 from forebay.harness.access import read
 from forebay.harness.stores import STORES
 
@@ -55,6 +56,12 @@ def test_ycsb_drives_stores_or_writes_a_trace(tmp_path):
         assert shown in output
     invoke("ycsb", "c", "--operations", 2000, "--requests", "latest", "--out", tmp_path / "trace.arrow")
     assert "1.000" in invoke("analyse", tmp_path / "trace.arrow")
+
+
+def test_a_limit_is_of_traces_too(experiment, tmp_path):
+    invoke("generate", experiment, tmp_path / "trace.arrow")
+    experiment.write_text("limit = 321\n" + experiment.read_text())
+    assert "│ 321" in invoke("run", experiment, "--trace", tmp_path / "trace.arrow", "--store", "dict")
 
 
 def test_run_gives_stores_batches(experiment):
@@ -161,12 +168,23 @@ def test_a_log_of_gadget_is_analysed(tmp_path):
         (("run", "{experiment}", "--beside", "{experiment}", "--batched"), "leave out --trace and --batched"),
         (("run", "{experiment}", "--beside", "{experiment}", "--out", "{experiment}"), "exists already"),
         (("run", "{experiment}", "--out", "{dir}/out.csv"), "name a second experiment"),
+        (("run", "{experiment}", "--beside", "{experiment}", "--out", "{dir}/no/out.csv"), "there is no directory .*no for"),
+        (("generate", "{experiment}", "{dir}/no/trace.arrow"), "there is no directory .*no for"),
+        (("compare", "{experiment}", "--directory", "{dir}/none", "--out", "{dir}/r"), "stores cannot work in .*none: No"),
         (("run", "{experiment}", "--store", "forebay-rmw", "--trace", "{dir}/none.arrow"), "there is no trace"),
     ],
 )
 def test_bad_arguments(experiment, tmp_path, arguments, message):
     with pytest.raises(ForebayError, match=message):
         invoke(*(each.format(dir=tmp_path, experiment=experiment) for each in arguments))
+
+
+def test_an_interrupted_rehearsal_leaves_what_was_measured(experiment, monkeypatch):
+    monkeypatch.setattr(comparison, "rehearse", lambda name, *_: name == "sqlite")
+    result = CliRunner().invoke(app.app, ["harness", "run", str(experiment)])
+    assert result.exit_code == terminal.INTERRUPTED
+    assert "accesses/s" in result.output
+    assert "sqlite" not in result.output
 
 
 def test_a_rate_does_not_go_with_all(experiment, tmp_path):

@@ -1,7 +1,11 @@
 """What docs/harness.md shows runs."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from forebay.harness.experiment import Experiment
 from forebay.harness.operators import WORKLOADS
@@ -14,7 +18,7 @@ def blocks(language):
 
 
 def test_the_experiment_can_be_read(tmp_path):
-    whole, source = blocks("toml")
+    whole, source, _ = blocks("toml")
     (tmp_path / "experiment.toml").write_text(whole)
     assert Experiment.read(tmp_path / "experiment.toml").workload == "session-holistic"
     (tmp_path / "experiment.toml").write_text('workload = "aggregation"\n' + source)
@@ -27,6 +31,20 @@ def test_the_examples_run(capsys):
         exec(block, names)
     assert int(capsys.readouterr().out.split()[0]) > 10_000
     assert names["TestUppercase"]().open(None, 0).get(b"k") is None
+
+
+@pytest.mark.programs
+def test_the_operator_of_ones_own_is_driven(tmp_path, monkeypatch):
+    operator = next(block for block in blocks("python") if "EveryTenth" in block)
+    (tmp_path / "every_tenth.py").write_text(operator.partition("\n\ndriver =")[0])
+    (tmp_path / "experiment.toml").write_text(blocks("toml")[2])
+    experiments = tmp_path / "experiment.toml"
+    monkeypatch.chdir(tmp_path)
+    program = [sys.executable, "-c", "from forebay.cli.app import main; main()", "harness"]
+    for settings in (["run", "--store", "dict"], ["compare", "--stores", "dict", "--limit", "500"]):
+        done = subprocess.run([*program, *settings, str(experiments)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "every_tenth:EveryTenth" in (tmp_path / "forebay-comparison" / "runs.csv").read_text()
 
 
 def test_every_workload_and_setting_is_named():

@@ -67,6 +67,37 @@ def test_a_comparison_is_drawn_as_its_csv_says(experiment, tmp_path):
     assert re.search(r"forebay</td><td>0\.1\.0", page)  # the version
 
 
+def test_stores_are_compared_in_batches_too(experiment, tmp_path):
+    out = tmp_path / "report"
+    settings = ["--stores", "dict,sqlite", "--limit", 3000, "--batched", "--batch-rows", 1000]
+    invoke("compare", experiment, *settings, "--out", out)
+    runs = pl.read_csv(out / "runs.csv")
+    assert runs["accesses"].to_list() == [3000, 3000]
+    assert runs["most"].min() > 100  # microseconds of a batch
+    assert "in batches of 1,000" in (out / "report.html").read_text()
+
+
+def test_a_workload_whose_accesses_cannot_be_made_leaves_the_others(tmp_path):
+    experiment = tmp_path / "short.toml"  # windows of half a second, a slide of a whole one
+    experiment.write_text(
+        'workload = "tumbling-join"\nstores = ["dict"]\n[operator]\nsize = "500 ms"\n'
+        "[[source]]\nevents = 3000\n[[source]]\nevents = 3000\n"
+    )
+    out = tmp_path / "report"
+    chosen = "sliding-join,aggregation"
+    invoke("compare", experiment, "--workloads", chosen, "--contrast", "--limit", 500, "--out", out)
+    why = {(row["workload"], row["kind"]): row["why"] for row in pl.read_csv(out / "runs.csv").iter_rows(named=True)}
+    assert all(why["sliding-join", kind] for kind in ("generated", "YCSB-S"))
+    assert not any(why["aggregation", kind] for kind in ("generated", "YCSB-S"))
+
+
+def test_captured_accesses_are_as_many_as_those_beside_them(experiment, tmp_path):
+    invoke("generate", experiment, tmp_path / "trace.arrow")
+    arguments = ["--captured", f"aggregation={tmp_path / 'trace.arrow'}", "--stores", "dict", "--limit", 500]
+    invoke("compare", experiment, *arguments, "--out", tmp_path / "report")
+    assert pl.read_csv(tmp_path / "report" / "runs.csv")["accesses"].to_list() == [500, 500]
+
+
 def test_a_report_needs_no_network(experiment, tmp_path):
     invoke("compare", experiment, "--stores", "dict", "--limit", 100, "--out", tmp_path / "report")
     page = (tmp_path / "report" / "report.html").read_text()
@@ -175,6 +206,10 @@ def test_traces_are_drawn_as_their_csv_says(experiment, tmp_path):
     assert distances.group_by("panel", "series").agg(pl.col("share").sum())["share"].to_list() == pytest.approx([1] * 6)
     apart = pl.read_csv(out / "apart.csv").filter(pl.col("of") == "keys, by rank")
     assert apart["p_value"][0] > 0.05  # they differ in the seed only
+    assert pl.read_csv(out / "distortion.csv")["ks"].to_list() == [0, 0]  # an aggregation's state keys are event keys
+    beside = pl.read_csv(out / "ycsb-apart.csv")
+    assert beside.select("trace", "beside", "of").n_unique() == beside.height == 8
+    assert beside["p_value"].min() < 0.05
     lives = pl.read_csv(out / "times-to-live.csv")
     assert lives["accesses of"].to_list() == ["trace", "YCSB-S", "YCSB-L"] * 2
 

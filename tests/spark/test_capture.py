@@ -31,9 +31,12 @@ SESSION = fb.session_window("ts", "2 seconds")
 FIVE, FOUR, GAP = {"size": 5 * SECOND}, {"size": 4 * SECOND, "slide": 2 * SECOND}, {"gap": 2 * SECOND}
 CASES = {  # the workload, its settings, the streams that it reads, and the query
     "tumbling-incremental": (FIVE, [1], lambda late: fb.groupBy(late, TUMBLING, "key").agg(SUM)),
+    "tumbling-holistic": (FIVE, [0], lambda rows: fb.groupBy(rows, TUMBLING, "key").agg(LIST)),
+    "sliding-incremental": (FOUR, [0], lambda rows: fb.groupBy(rows, SLIDING, "key").agg(SUM)),
     "sliding-holistic": (FOUR, [1], lambda late: fb.groupBy(late, SLIDING, "key").agg(LIST)),
     "session-incremental": (GAP, [0], lambda rows: fb.groupBy(rows, SESSION, "key").agg(SUM)),
     "session-holistic": (GAP, [0], lambda rows: fb.groupBy(rows, SESSION, "key").agg(LIST)),
+    "tumbling-join": (FIVE, [0, 1], lambda left, right: fb.join(left, right, "key", TUMBLING)),
     "sliding-join": (FOUR, [0, 1], lambda left, right: fb.join(left, right, "key", SLIDING)),
     "aggregation": ({}, [0], lambda rows: fb.rolling(rows, "key").agg(SUM)),
 }

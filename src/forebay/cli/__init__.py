@@ -1,1 +1,1 @@
-"""Internal: the command line, ``forebay``. Its commands are in `nexmark` and `state`; `app` puts them together."""
+"""Internal: the command line, ``forebay``. `app` puts the commands of the other modules together."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import typer
 from rich.markup import escape
 
-from forebay.cli import harness_advise, harness_compare, harness_traces  # noqa: F401  # commands of forebay harness
+from forebay.cli import harness_advise, harness_compare, harness_spark, harness_traces  # noqa: F401  # commands of forebay harness
 from forebay.cli.cluster import cluster
 from forebay.cli.harness import harness
 from forebay.cli.nexmark import nexmark
@@ -23,7 +26,11 @@ app.command()(warmup)
 
 
 def main() -> None:
-    """The program; errors of forebay are one line."""
+    """The program; errors of forebay are one line.
+
+    Stores and operators of a user's own are also looked for where the program was started.
+    """
+    sys.path.append(str(Path.cwd()))
     try:
         app()
     except ForebayError as error:

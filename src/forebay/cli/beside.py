@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.table import Table
 
-from forebay.cli.terminal import INTERRUPTED, console
+from forebay.cli.terminal import INTERRUPTED, console, require_new
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def run_beside(
         raise InvalidArgument(
             f"operators that share a store have one rate; {paths[0]} says {first.rate}, {paths[1]} says {second.rate}"
         )
-    if out is not None and out.exists():
-        raise InvalidArgument(f"{out} exists already; name a file that does not")
+    if out is not None:
+        require_new(out)
     companies = [(0, 1), (0,), (1,), (0, 0), (1, 1)]
     names = next(
         (names for names in ([first.workload, second.workload], [path.stem for path in paths]) if names[0] != names[1]),

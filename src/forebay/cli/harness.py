@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from forebay.cli.terminal import INTERRUPTED, console
+from forebay.cli.terminal import INTERRUPTED, console, require_new
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def generate(
     from forebay.harness.driver import Driver
 
     described = read_experiment(experiment)
-    _require_new(out)
+    require_new(out)
     driver = Driver(described.operator)
     begin, interrupted = time.perf_counter(), False
     counted = _Counted()
@@ -95,6 +95,7 @@ def run(
 
     Ctrl-C ends the run of a store early; its figures are of what was done until then.
     """
+    from forebay.harness.comparison import rehearse
     from forebay.harness.evaluator import evaluate
 
     described = read_experiment(experiment)
@@ -116,6 +117,9 @@ def run(
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:
         with _progress(name, None if trace else _events(described)) as progress:
+            if rehearse(name, _accesses(described, trace, progress, vnode), described.memory, directory, rows):
+                raise KeyboardInterrupt
+            progress.reach(0)
             return evaluate(opened, _accesses(described, trace, progress, vnode), described.rate, place, rows)
 
     title = f"{trace or described.workload}{f', batches of {rows:,}' if rows else ''}"
@@ -144,13 +148,22 @@ def ycsb(
     chosen = requests or CORE[workload].requests
     described = replace(CORE[workload], requests=chosen, records=records, operations=operations, size=size, seed=seed)
     if out is not None:
-        _require_new(out)
-        console.print(f"{write(out, described.run()):,} accesses in {out}")
+        require_new(out)
+        counted, interrupted = _Counted(), False
+        with _progress("accesses", None) as progress:
+            try:
+                write(out, progress.through(counted.through(described.run())))
+            except KeyboardInterrupt:
+                interrupted = True
+        console.print(f"{counted.total:,} accesses in {out}")
+        if interrupted:
+            raise SystemExit(INTERRUPTED)
         return
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:
-        loaded = evaluate(opened, described.load())
-        return loaded if loaded.interrupted else evaluate(opened, described.run(), directory=place)
+        with _progress(name, None) as progress:
+            loaded = evaluate(opened, described.load())
+            return loaded if loaded.interrupted else evaluate(opened, progress.through(described.run()), directory=place)
 
     _run(f"YCSB {workload.upper()}, {chosen}", _stores(store or ["dict"]), memory_mb << 20, drive)
 
@@ -169,16 +182,20 @@ def _run(
     from forebay.harness.stores import temporary_store
 
     results: dict[str, Measured] = {}
+    interrupted = False
     try:
         for name in stores:
             with temporary_store(name, memory, directory) as (opened, place):
                 results[name] = drive(opened, name, place)
-            if results[name].interrupted:
+            interrupted = results[name].interrupted
+            if interrupted:
                 break
+    except KeyboardInterrupt:  # before a store was measured
+        interrupted = True
     finally:
         if results:
-            _report_run(title, results)
-    if any(measured.interrupted for measured in results.values()):
+            report_run(title, results)
+    if interrupted:
         raise SystemExit(INTERRUPTED)
 
 
@@ -189,11 +206,6 @@ def _stores(names: Sequence[str]) -> Sequence[str]:
     for name in names:
         find_store(name)
     return names
-
-
-def _require_new(out: Path) -> None:
-    if out.exists():
-        raise InvalidArgument(f"{out} exists already; name a file that does not")
 
 
 def read_trace(trace: Path, vnode: int | None = None) -> Iterator[pa.RecordBatch]:
@@ -224,6 +236,12 @@ class _Progress:
     def reach(self, events: int) -> None:
         self._bar.update(self._task, completed=events)
 
+    def through(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Count accesses that go through."""
+        for batch in batches:
+            yield batch
+            self._bar.advance(self._task, batch.num_rows)
+
 
 @contextmanager
 def _progress(name: str, total: int | None) -> Iterator[_Progress]:
@@ -249,9 +267,13 @@ def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Ite
 def _accesses(
     experiment: Experiment, trace: Path | None, progress: _Progress, vnode: int | None
 ) -> Iterator[pa.RecordBatch]:
+    from forebay.harness.access import limited
     from forebay.harness.driver import Driver
 
-    return read_trace(trace, vnode) if trace is not None else _watched(Driver(experiment.operator), experiment, progress)
+    if trace is None:
+        yield from _watched(Driver(experiment.operator), experiment, progress)
+        return
+    yield from progress.through(limited(read_trace(trace, vnode), experiment.limit))
 
 
 class _Counted:
@@ -284,7 +306,8 @@ def _report_made(experiment: Experiment, driver: Driver, counted: _Counted) -> N
     console.print(table)
 
 
-def _report_run(title: str, results: dict[str, Measured]) -> None:
+def report_run(title: str, results: dict[str, Measured]) -> None:
+    """Show what runs of stores have given."""
     totals = Table("store", "accesses", "seconds", "accesses/s", "gets that found", "memory MB", "disk MB", title=title)
     latencies: Table | None = None
     for name, measured in results.items():

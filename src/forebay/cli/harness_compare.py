@@ -53,6 +53,10 @@ def compare(
     seconds: Annotated[float | None, typer.Option(help="A run ends early after so much time.", min=0)] = None,
     rounds: Annotated[int, typer.Option(help="How often each run is repeated; the medians count.", min=1)] = 1,
     memory_mb: Annotated[int | None, typer.Option(help="Memory of each store; by default that of the files.", min=1)] = None,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="Give stores whole batches; latencies are those of batches.")
+    ] = False,
+    batch_rows: Annotated[int, typer.Option(help="Accesses in a batch.", min=1)] = 8192,
     contrast: Annotated[
         bool,
         typer.Option(
@@ -92,7 +96,8 @@ def compare(
     memory = (memory_mb << 20) if memory_mb else max(given, default=MEMORY)
     total = len(planned) * len(names) * rounds
     with watching(total) as (watch, done):
-        comparison = Comparison(names, memory, rounds, seconds, directory, watch)
+        rows = batch_rows if batched else None
+        comparison = Comparison(names, memory, rounds, seconds, directory, watch, rows)
         comparison.run(_counted(planned, comparison, done))
         store_report(comparison, facts(), total, concurrent).write(out)
     _show(comparison)
@@ -166,14 +171,21 @@ def _planned(
         for each in experiment.streams:  # what is wrong with a file is said before anything runs
             next(each.blocks(), None)
         most = limit or experiment.limit or LIMIT
-        for name in (each for each in (names or [experiment.workload]) if each in WORKLOADS):
+        for name in (each for each in (names or [experiment.workload]) if each in WORKLOADS or ":" in each):
             workload = of_experiment(stream, experiment, name, most)
             planned.append(workload)
             if name in traces:
-                planned.append(Workload(stream, name, CAPTURED, traces[name]))
+                planned.append(Workload(stream, name, CAPTURED, partial(_first, traces[name], most)))
             if contrast and name in CONTRASTED:
                 planned += contrasts(workload)
     return planned + [of_ycsb(name, limit or LIMIT) for name in names if name not in WORKLOADS]
+
+
+def _first(accesses: Callable[[], Iterable[pa.RecordBatch]], most: int) -> Iterable[pa.RecordBatch]:
+    """As many accesses as those that stand beside them are at most."""
+    from forebay.harness.access import limited
+
+    return limited(accesses(), most)
 
 
 def _captured(given: Sequence[str]) -> dict[str, Callable[[], Iterable[pa.RecordBatch]]]:

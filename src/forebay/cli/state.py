@@ -170,7 +170,7 @@ def _patterns(operator: OperatorState, batch: int | None) -> Table:
 
 
 def _windows(operator: OperatorState, batch: int | None) -> Table:
-    table = Table("vnode", "open windows", "absorbed by others", "next end", "last end", "next estimated trigger")
+    table = Table("vnode", "open windows", "absorbed by others", "next end", "last end", "next ETT")
     for instance in operator.instances:
         table.add_row(str(instance.vnode), *_window_facts(instance, batch))
     return table
@@ -184,10 +184,10 @@ def _window_facts(instance: InstanceState, batch: int | None) -> list[str]:
     live = index.live()
     if not len(live):
         return ["0"]
-    ends, trigger = index.ends(live), index.estimates(live)
+    ends, etts = index.ends(live), index.estimates(live)
     bounded = str if instance.operator.counts_rows else _instant
-    triggered = _instant if instance.operator.in_event_time else str
-    times = [bounded(int(ends.min())), bounded(int(ends.max())), triggered(int(trigger.min()))]
+    expected = _instant if instance.operator.in_event_time else str
+    times = [bounded(int(ends.min())), bounded(int(ends.max())), expected(int(etts.min()))]
     return [f"{len(live):,}", f"{len(index) - len(live):,}", *times]
 
 

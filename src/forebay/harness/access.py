@@ -79,7 +79,8 @@ def accesses(rows: Iterable[tuple[int, ...]]) -> pa.RecordBatch:
 def write(path: Path, batches: Iterable[pa.RecordBatch]) -> int:
     """Write accesses to an Arrow file, and give how many they were.
 
-    If the batches end with an error or are interrupted, the file has what came before, and can be read.
+    If the batches end with an error or are interrupted, the file has what came before, and can be read; not so if it could
+    not be written.
 
     Examples
     --------

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import InvalidArgument
+from forebay.errors import ForebayError
 from forebay.harness.access import limited, read, write
 from forebay.harness.driver import Driver, Operator
 from forebay.harness.evaluator import evaluate
 from forebay.harness.events import Source, Stream
 from forebay.harness.experiment import Experiment
 from forebay.harness.operators import WORKLOADS
-from forebay.harness.stores import MEMORY, temporary_store
+from forebay.harness.stores import MEMORY, temporary_store, working_directory
 from forebay.harness.tuned import tuned
-from forebay.harness.ycsb import CORE
+from forebay.harness.ycsb import CORE, Ycsb
 
 GENERATED, CAPTURED = "generated", "captured"
 CONTRASTS = {"sequential": "YCSB-S", "hotspot": "YCSB-H", "latest": "YCSB-L"}
@@ -109,6 +109,9 @@ class Comparison:
         Where stores work.
     watch : callable
         Is told of the progress.
+    batch_rows : int or None
+        Stores get so many accesses at a time (`forebay.harness.batched`), and latencies are those of batches; without it,
+        one after the other.
     rows : list of Row
         What was found so far.
     interrupted : bool
@@ -129,6 +132,7 @@ class Comparison:
     seconds: float | None = None
     directory: Path | None = None
     watch: Watch = lambda what, done, of: None
+    batch_rows: int | None = None
     rows: list[Row] = field(default_factory=list)
     interrupted: bool = False
 
@@ -136,8 +140,8 @@ class Comparison:
         """Drive all stores with some workloads; Ctrl-C ends it, and sets ``interrupted``."""
         try:
             for workload in workloads:
-                with tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=self.directory) as place:
-                    self._run(workload, Path(place))
+                with working_directory(self.directory) as place:
+                    self._run(workload, place)
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -146,7 +150,7 @@ class Comparison:
         self.watch(f"{workload.stream}: {workload.name}, {workload.kind}", 0, 1)
         try:
             count = write(trace, workload.accesses())
-        except InvalidArgument as error:  # such as a slide that does not suit the windows
+        except (ForebayError, OSError) as error:  # such as a slide that does not suit the windows, or a full disk
             self.rows += [self._row(workload, store, 0, str(error)) for store in self.stores]
             return
         serving = list(self.stores)
@@ -160,18 +164,16 @@ class Comparison:
     def _drive(self, workload: Workload, store: str, number: int, trace: Path, count: int, place: Path) -> Row:
         row, name = self._row(workload, store, number), f"{workload.stream}: {workload.name}, {workload.kind}, {store}"
         try:
-            if not number:  # what is compiled or loaded when it is first called does not count
-                with temporary_store(store, self.memory, place) as (opened, _):
-                    if evaluate(opened, limited(read(trace), _WARMING)).interrupted:
-                        raise KeyboardInterrupt
+            if not number and rehearse(store, read(trace), self.memory, place, self.batch_rows):
+                raise KeyboardInterrupt
             with temporary_store(store, self.memory, place) as (opened, work):
                 if workload.load is not None and evaluate(opened, workload.load()).interrupted:
                     raise KeyboardInterrupt
-                measured = evaluate(opened, self._bounded(read(trace), name, count), directory=work)
+                measured = evaluate(opened, self._bounded(read(trace), name, count), directory=work, rows=self.batch_rows)
         except Exception as error:  # a store may raise anything: the others go on
             row.why = str(error) or type(error).__name__
             return row
-        latencies = measured.latency()
+        latencies = measured.batches if self.batch_rows else measured.latency()
         row.accesses, row.seconds, row.whole = measured.accesses, measured.seconds, measured.accesses == count
         row.throughput = measured.throughput
         row.p50, row.p99, row.p999 = (latencies.percentile(share) / 1000 for share in (50, 99, 99.9))
@@ -199,6 +201,22 @@ class Comparison:
     @staticmethod
     def _row(workload: Workload, store: str, number: int, why: str = "") -> Row:
         return Row(workload.stream, workload.name, workload.kind, store, number, why=why)
+
+
+def rehearse(
+    store: str, batches: Iterable[pa.RecordBatch], memory: int, directory: Path | None = None, rows: int | None = None
+) -> bool:
+    """Drive an empty store with the first accesses, so that no run has what is loaded when a store is first asked.
+
+    The parameters are those of `temporary_store` and `evaluate`. Gives whether it was ended from the keyboard.
+
+    Examples
+    --------
+    >>> rehearse("dict", [], MEMORY)
+    False
+    """
+    with temporary_store(store, memory, directory) as (opened, _):
+        return evaluate(opened, limited(batches, _WARMING), rows=rows).interrupted
 
 
 def table(rows: Sequence[Row]) -> pl.DataFrame:
@@ -244,8 +262,15 @@ def of_ycsb(name: str, operations: int) -> Workload:
 def contrasts(workload: Workload) -> Iterator[Workload]:
     """YCSB tuned to a workload, by each distribution of requests that `CONTRASTS` has."""
     for requests, kind in CONTRASTS.items():
-        like = tuned(workload.accesses(), requests)
-        yield Workload(workload.stream, workload.name, kind, like.run, like.load)
+        yield _tuned(workload, requests, kind)
+
+
+def _tuned(workload: Workload, requests: str, kind: str) -> Workload:
+    @cache
+    def like() -> Ycsb:  # that needs all accesses: not before it is its turn
+        return tuned(workload.accesses(), requests)
+
+    return Workload(workload.stream, workload.name, kind, lambda: like().run(), lambda: like().load())
 
 
 def _operator(experiment: Experiment, name: str) -> Operator:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,8 @@ PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 SAMPLE_SECONDS = 0.1
 """How far samples of memory and disk are apart at least; they are taken between batches, and do not count as time."""
 
-_SEED = 18
+_SEED, _RANDOM_BYTES = 18, 8 << 20
+_AT_ONCE = 1 << 13
 
 
 class Sample(NamedTuple):
@@ -172,25 +174,39 @@ def drive(
     values, before, sampled = _Values(), _resident(store), time.monotonic()
     gc.freeze()  # what the process had before is no work of the store's
     try:
-        for batch in batches:
-            if batched:
-                _serve_batch(store, batch, values, measured[0])
-            else:
-                _serve(store, batch, values, measured, owners(batch) if owners else np.zeros(batch.num_rows, np.intp))
+        for batch in batches if batched else _few(batches):
+            with _failing(store, measured):
+                if batched:
+                    _serve_batch(store, batch, values, measured[0])
+                else:
+                    _serve(store, batch, values, measured, owners(batch) if owners else np.zeros(batch.num_rows, np.intp))
             if time.monotonic() >= sampled + SAMPLE_SECONDS:
                 _sample(store, measured, before, directory)
                 sampled = time.monotonic()
     except KeyboardInterrupt:
         for each in measured:
             each.interrupted = True
+    finally:
+        gc.unfreeze()
+    _sample(store, measured, before, directory)
+
+
+def _few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Accesses for which keys and values are made at a time."""
+    for batch in batches:
+        yield from (batch.slice(begin, _AT_ONCE) for begin in range(0, batch.num_rows, _AT_ONCE))
+
+
+@contextmanager
+def _failing(store: Connector, measured: Sequence[Measured]) -> Iterator[None]:
+    """What a store raises when it cannot write is an error that says so, and after how many accesses."""
+    try:
+        yield
     except store.errors as error:
         if isinstance(error, ForebayError) and not isinstance(error, StateDirectoryError):
             raise
         done = sum(each.accesses for each in measured)
         raise StateDirectoryError(f"{type(store).__name__} failed after {done:,} accesses: {error}") from error
-    finally:
-        gc.unfreeze()
-    _sample(store, measured, before, directory)
 
 
 def _sample(store: Connector, measured: Sequence[Measured], before: int, directory: Path | None) -> None:
@@ -221,11 +237,10 @@ def _serve(
     owners: npt.NDArray[np.intp],
 ) -> None:
     """Serve accesses one after the other."""
-    keys, sizes = store.keys(batch), batch["size"].to_pylist()
+    keys, given = store.keys(batch), values.of(batch)
     codes = batch["operation"].to_numpy()
     get, put, merge, delete = store.get, store.put, store.merge, store.delete
     is_get, is_put, is_merge = int(GET), int(PUT), int(MERGE)
-    given = [values[size] for size in sizes]
     clock, found = time.perf_counter_ns, []
     instants = [0] * (len(keys) + 1)
     done = 0
@@ -258,7 +273,7 @@ def _serve(
 def _serve_batch(store: Connector, batch: pa.RecordBatch, values: _Values, measured: Measured) -> None:
     """Serve accesses all at once. A batch that is interrupted does not count."""
     keys, operations = store.keys(batch), batch["operation"].to_pylist()
-    given = [values[size] for size in batch["size"].to_pylist()]
+    given = values.of(batch)
     begin = time.perf_counter_ns()
     found = serve(store, operations, keys, given)
     taken = time.perf_counter_ns() - begin
@@ -268,15 +283,18 @@ def _serve_batch(store: Connector, batch: pa.RecordBatch, values: _Values, measu
     measured.found += len(found) - found.count(None)
 
 
-class _Values(dict[int, bytes]):
-    """Values by their size. They are random, so that no store gains by compressing them."""
+class _Values:
+    """Values of given sizes: random bytes, so that no store gains by compressing them, and of each access its own."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._bytes = np.random.default_rng(_SEED).bytes(1 << 16)
+        self._chance = np.random.default_rng(_SEED)
+        self._bytes = self._chance.bytes(_RANDOM_BYTES)
 
-    def __missing__(self, size: int) -> bytes:
-        value = (self._bytes * (size // len(self._bytes) + 1))[:size]
-        if len(self) < 1 << 12 and size < 1 << 16:
-            self[size] = value
-        return value
+    def of(self, batch: pa.RecordBatch) -> list[bytes]:
+        """A value for each access, empty for those that write none."""
+        sizes = batch["size"].to_numpy()
+        begins = (self._chance.random(len(sizes)) * np.maximum(len(self._bytes) - sizes, 1)).astype(np.int64)
+        return [
+            self._bytes[begin : begin + size] if size <= _RANDOM_BYTES else self._chance.bytes(size)
+            for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)
+        ]

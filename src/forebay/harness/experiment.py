@@ -5,10 +5,12 @@ Every setting is checked before anything runs. An error names the file and the l
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -64,7 +66,7 @@ class Experiment:
     Attributes
     ----------
     workload : str
-        The name of the operator.
+        The name of the operator: one of `forebay.harness.operators.WORKLOADS`, or ``module:Class``.
     operator : Operator
         The operator with its settings.
     streams : tuple of Stream
@@ -149,8 +151,8 @@ class _Reader:
 
     def experiment(self, tables: Table) -> Experiment:
         self._only(tables, _TOP, ())
-        workload = self._one_of(tables, "workload", WORKLOADS, ())
-        operator = self.built(WORKLOADS[workload], self._table(tables, "operator", ()), ("operator",), {"size"})
+        workload, kind = self._workload(tables)
+        operator = self.built(kind, self._table(tables, "operator", ()), ("operator",), {"size"})
         sources = tables.get("source")
         if not isinstance(sources, list) or not all(isinstance(each, dict) for each in sources) or not sources:
             self.wrong(("source",), "an experiment has at least one [[source]]")
@@ -173,9 +175,24 @@ class _Reader:
             self.wrong(("limit",), f"limit is {limit!r}; it must be a whole number of accesses above 0")
         return Experiment(workload, operator, streams, tuple(names), int(memory * (1 << 20)), rate, limit)
 
+    def _workload(self, tables: Table) -> tuple[str, Callable[..., Operator]]:
+        """The name and the class of the operator, one of `WORKLOADS` or one of a user's own."""
+        given = tables.get("workload")
+        if not isinstance(given, str) or ":" not in given:
+            workload = self._one_of(tables, "workload", WORKLOADS, ())
+            return workload, WORKLOADS[workload]
+        module, _, name = given.partition(":")
+        try:
+            kind = getattr(import_module(module), name)
+        except Exception as error:  # the module may raise anything
+            self.wrong(("workload",), f"the operator {given} cannot be imported: {error}")
+        if not (isinstance(kind, type) and issubclass(kind, Operator)):
+            self.wrong(("workload",), f"{given} is no class of operators, as forebay.harness.driver has them")
+        return given, kind
+
     def built(self, kind: Callable[..., Any], table: Table, place: Place, durations: set[str] | None = None) -> Any:
         """An object of a dataclass whose fields a table gives."""
-        known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]  # all of them are dataclasses
+        known = {each.name: each for each in fields(kind)} if is_dataclass(kind) else {}
         self._only(table, known, place)
         values: dict[str, Any] = {}
         for name, each in known.items():
@@ -260,7 +277,7 @@ class _Reader:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 _TYPES: dict[str, Callable[[Any], bool]] = {

@@ -37,6 +37,15 @@ class Histogram:
             raise InvalidArgument("latencies need hdrhistogram; pip install 'forebay[harness]'") from None
         self._histogram: Any = HdrHistogram(1, _LONGEST, _DIGITS)
 
+    def __getstate__(self) -> bytes:
+        encoded: bytes = self._histogram.encode()
+        return encoded
+
+    def __setstate__(self, encoded: bytes) -> None:
+        from hdrh.histogram import HdrHistogram
+
+        self._histogram = HdrHistogram.decode(encoded)
+
     @property
     def count(self) -> int:
         """How many numbers were recorded."""

@@ -68,6 +68,8 @@ class Trace:
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise InvalidArgument(f"trace: unit is {self.unit!r}; it must be one of {', '.join(UNITS)}")
+        if self.final is not None and len(self.final) != 2:
+            raise InvalidArgument(f"trace: final is {list(self.final)}; it must be a column, and its value in final events")
         if isinstance(self.size, int) and self.size < 0:
             raise InvalidArgument(f"trace: size is {self.size}; it must be at least 0")
         if self.bound < 0:
@@ -133,7 +135,7 @@ class Trace:
 
     def _times(self, batch: pa.RecordBatch, rows: int) -> Times:
         column = self._whole(batch[self.time], self.time, rows)
-        if pa.types.is_temporal(column.type):
+        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
             return np.asarray(column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(pa.int64()))
         if pa.types.is_integer(column.type):
             return np.asarray(column.cast(pa.int64())) * UNITS[self.unit]

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.harness import analysis
-from forebay.harness.analysis import AccessTrace, Numbers
+from forebay.harness.analysis import AccessTrace, Distance, Numbers
 from forebay.harness.comparison import CONTRASTS
 from forebay.harness.tuned import tuned
 
@@ -41,8 +41,12 @@ class Described:
         The size of the working set after so many accesses; the largest of each stretch.
     ranks : array of int64
         The rank of each access's key, most frequent key first.
+    distortion : Distance
+        How far the state keys are from the event keys.
     distances, sequences, lives : dict
         Stack distances, unique sequences and times to live, of the trace, the shuffled trace and of YCSB.
+    beside : dict
+        How far the keys of YCSB are from the trace's, by rank.
     """
 
     name: str
@@ -53,9 +57,11 @@ class Described:
     amplified_keys: float
     working: pl.DataFrame
     ranks: Numbers
+    distortion: Distance
     distances: dict[str, Numbers] = field(default_factory=dict)
     sequences: dict[str, list[int]] = field(default_factory=dict)
     lives: dict[str, Numbers] = field(default_factory=dict)
+    beside: dict[str, Distance] = field(default_factory=dict)
 
     @property
     def largest(self) -> int:
@@ -112,12 +118,15 @@ def describe(
         analysis.amplification(trace, 1).keys,
         _thinned(analysis.working_set(trace)),
         analysis.ranks(trace.keys),
+        analysis.distortion(trace),
     )
     kinds = {name: trace}
     if contrast:
         for requests in _AGAINST:
             kinds[CONTRASTS[requests]] = AccessTrace.of(tuned(known, requests, seed).run())
     for kind, each in kinds.items():
+        if each is not trace:
+            found.beside[kind] = analysis.distance(found.ranks, analysis.ranks(each.keys))
         watch(f"times to live, {kind}")
         found.lives[kind] = analysis.times_to_live(each, SAMPLE, seed)
     if locality:

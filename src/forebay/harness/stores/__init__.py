@@ -11,7 +11,7 @@ from pathlib import Path
 from forebay.errors import ForebayError, InvalidArgument, StateDirectoryError
 from forebay.harness.stores.connector import MEMORY, Changes, Connector
 
-__all__ = ["MEMORY", "STORES", "Changes", "Connector", "find_store", "open_store", "temporary_store"]
+__all__ = ["MEMORY", "STORES", "Changes", "Connector", "find_store", "open_store", "temporary_store", "working_directory"]
 
 STORES = {
     "dict": ("dictionary", "Dictionary"),
@@ -97,17 +97,31 @@ def temporary_store(name: str, memory: int = MEMORY, parent: Path | None = None)
     >>> directory.exists()
     False
     """
+    with working_directory(parent) as place:
+        store = open_store(name, place, memory)
+        try:
+            yield store, place
+        finally:
+            with suppress(ForebayError, *store.errors):  # what it still has to write is not wanted
+                store.close()
+
+
+@contextmanager
+def working_directory(parent: Path | None = None) -> Iterator[Path]:
+    """An empty directory for stores, which is gone in the end; `StateDirectoryError` if it cannot be made.
+
+    Examples
+    --------
+    >>> with working_directory() as place:
+    ...     list(place.iterdir())
+    []
+    """
     try:
         made = tempfile.TemporaryDirectory(prefix="forebay-harness-", dir=parent)
     except OSError as error:
         raise StateDirectoryError(f"stores cannot work in {parent or tempfile.gettempdir()}: {error.strerror}") from error
     with made as place:
-        store = open_store(name, Path(place), memory)
-        try:
-            yield store, Path(place)
-        finally:
-            with suppress(ForebayError, *store.errors):  # what it still has to write is not wanted
-                store.close()
+        yield Path(place)
 
 
 def find_store(name: str) -> type[Connector]:

@@ -1,7 +1,8 @@
 """RocksDB by rocksdict, which has no merge operators.
 
 In their place a merge puts what it appends under a key of its own, the state key and a number, without reading; a get reads
-the range of these keys. That is as lazy as RocksDB's own merge. Which state keys have such a range is kept in memory.
+the range of these keys, and a delete removes it at once. That is as lazy as RocksDB's own merge. Which state keys have such
+a range is kept in memory.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ class RocksDB(Connector):
         """Change all keys in one batch of RocksDB's."""
         batch = self._new_batch()
         for key in (*changes.puts, *changes.deletes):
-            for number in range(self._merged.pop(key, 0)):
-                batch.delete(_numbered(key, number))
+            count = self._merged.pop(key, 0)
+            if count:
+                batch.delete_range(_numbered(key, 0), _numbered(key, count))
         for key, value in changes.puts.items():
             batch.put(key, value)
         for key, value in changes.merges.items():
@@ -133,8 +135,9 @@ class RocksDB(Connector):
         """Settings that an open database takes."""
 
     def _forget(self, key: bytes) -> None:
-        for number in range(self._merged.pop(key, 0)):
-            self._database.delete(_numbered(key, number))
+        count = self._merged.pop(key, 0)
+        if count:
+            self._database.delete_range(_numbered(key, 0), _numbered(key, count))
 
 
 class DeleteAwareRocksDB(RocksDB):
