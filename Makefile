@@ -40,7 +40,7 @@ bench-latency: $(VENV)/ready  ## what a micro-batch costs, by rows, partitions, 
 bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables, CSV and charts in bench/store (20 minutes)
 	$(BIN)/python benchmarks/store.py
 
-bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (a quarter of an hour)
+bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (three quarters of an hour)
 	$(BIN)/python benchmarks/harness.py
 
 bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md

@@ -1,4 +1,4 @@
-"""Every error that forebay raises. Each message says what happened, why, and what to do about it."""
+"""Public: every error that forebay raises. Each message says what happened, why, and what to do about it."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from datetime import timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,7 @@ class Handover:
             found.append(Placed(partition, executor, host, known.bytes if known else 0, lags))
         return found
 
-    def move(self, partitions: int | Iterable[int], executor: str, *, timeout: float | None = None) -> Handed:
+    def move(self, partitions: int | Iterable[int], executor: str, *, timeout: float | timedelta | None = None) -> Handed:
         """Have partitions run on another executor.
 
         It returns when a micro-batch has run there; at once if the query is idle. Until the executor's host has the state
@@ -145,8 +146,9 @@ class Handover:
             The state partitions, of all operators of the query.
         executor : str
             The id of the executor, as Spark's UI and `placement` name it.
-        timeout : float, optional
-            Seconds until it is given up; unless given, when the host has got no more of the state for ten minutes.
+        timeout : float or timedelta, optional
+            Seconds, or a time, until it is given up; unless given, when the host has got no more of the state for ten
+            minutes.
 
         Raises
         ------
@@ -156,7 +158,7 @@ class Handover:
         wanted = [partitions] if isinstance(partitions, int) else list(partitions)
         return self.hand("move", dict.fromkeys(wanted, executor), timeout=timeout)
 
-    def rebalance(self, *, timeout: float | None = None) -> Handed:
+    def rebalance(self, *, timeout: float | timedelta | None = None) -> Handed:
         """Spread the partitions over all executors, in proportion to their cores, with as few moves as possible.
 
         Parameters and errors are those of `move`.
@@ -193,7 +195,7 @@ class Handover:
             for each in self._partitions()
         }
 
-    def hand(self, reason: str, placement: Mapping[int, str], *, timeout: float | None = None) -> Handed:
+    def hand(self, reason: str, placement: Mapping[int, str], *, timeout: float | timedelta | None = None) -> Handed:
         """Hand partitions over to executors, for a reason that is logged and remembered.
 
         Without a timeout it goes on as long as hosts get more and more of the state.
@@ -371,7 +373,9 @@ class Handover:
 class _Patience:
     """How long a handover may take: until a time, or as long as there is less and less to copy."""
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | timedelta | None) -> None:
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
         self.deadline = time.monotonic() + (STALLED_SECONDS if timeout is None else timeout)
         self._least = inf if timeout is None else 0
 
