@@ -119,4 +119,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         replicated = hasattr(module, "hosts") and "/tests/replication/" in item.path.as_posix()
         if replicated or item.path.name in PROGRAMS:
             item.add_marker("programs")
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)  # it takes longest: nothing waits for it alone

@@ -213,11 +213,14 @@ def test_an_interrupted_generation_leaves_a_trace(experiment, tmp_path):
     experiment.write_text(experiment.read_text().replace("5000", "5_000_000_000"))
     out = tmp_path / "trace.arrow"
     running = subprocess.Popen([*PROGRAM, "generate", str(experiment), str(out)], stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while time.monotonic() < until and not (out.exists() and out.stat().st_size > 1 << 20):
-        time.sleep(0.05)
-    os.kill(running.pid, signal.SIGINT)
-    output, _ = running.communicate(timeout=60)
+    try:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not (out.exists() and out.stat().st_size > 1 << 20):
+            time.sleep(0.05)
+        os.kill(running.pid, signal.SIGINT)
+        output, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert running.returncode == 130
     assert "accesses/s" in output
     assert sum(batch.num_rows for batch in read(out)) > 10_000

@@ -167,12 +167,15 @@ def test_an_interrupted_comparison_leaves_a_report_of_what_was_done(experiment, 
     ]
     arguments += ["--limit", 20_000, "--out", out, "--directory", work]
     running = subprocess.Popen([*PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
-    until, seen = time.monotonic() + 120, set()
-    while time.monotonic() < until and len(seen) < 8:  # each run has a directory of its own
-        seen |= set(work.glob("*/forebay-harness-*"))
-        time.sleep(0.002)
-    os.kill(running.pid, signal.SIGINT)
-    output, _ = running.communicate(timeout=120)
+    try:
+        until, seen = time.monotonic() + 120, set()
+        while time.monotonic() < until and len(seen) < 8:  # each run has a directory of its own
+            seen |= set(work.glob("*/forebay-harness-*"))
+            time.sleep(0.002)
+        os.kill(running.pid, signal.SIGINT)
+        output, _ = running.communicate(timeout=120)
+    finally:
+        running.kill()
     assert running.returncode == 130, output
     runs = pl.read_csv(out / "runs.csv")
     assert 0 < runs.height < 2000

@@ -169,7 +169,7 @@ def disturbed(spark, cluster, kind, seeds, files):
 )
 def test_nothing_is_lost_or_doubled_by_kills_and_cuts_during_handovers(tmp_path, kind, seeds, files):
     with Cluster(hosts=3, directory=tmp_path) as cluster:
-        handed, count, missing, more = cluster.run(disturbed, kind, seeds, files, conf=REPLICATED, timeout=2400)
+        handed, count, missing, more = cluster.run(disturbed, kind, seeds, files, conf=REPLICATED, timeout=500 * len(seeds))
     assert (missing, more) == (0, 0)
     assert count > 100
     assert handed >= len(seeds)
