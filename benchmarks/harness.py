@@ -104,7 +104,6 @@ def _alone(what: str) -> str:
     """What a process of its own prints."""
     program = f"""
 import json, resource, time
-from itertools import count
 from forebay.harness.access import limited
 from forebay.harness.distributions import Constant, Zipfian
 from forebay.harness.driver import Driver

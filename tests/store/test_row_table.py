@@ -49,6 +49,8 @@ def test_random_accesses_are_those_of_a_dict(kind, seed, tmp_path):
             assert (table.take(named) or None) == model.pop(named, None)
         if number % 500 == 0:
             table.settle()
+        if number % 40 == 0:
+            table.load([*chance.sample(list(model), min(len(model), 9)), ("nobody", (0, 10))])
     assert len(store.index) > 0
     for named, expected in model.items():
         assert table.take(named) == expected
@@ -86,6 +88,22 @@ def test_a_read_is_of_one_window_and_scans_nothing(kind, tmp_path):
     for named in names[:300]:
         assert table.take(named) in (int(named[0].split()[1]), [int(named[0].split()[1])])
     assert (store.metrics.reads, store.metrics.index_scans) == (300, 0)
+
+
+@pytest.mark.parametrize("kind", [LastValues, ValueLists])
+def test_what_is_loaded_comes_by_one_scan(kind, tmp_path):
+    table, store = opened(kind, tmp_path, 400_000)
+    give = table.put if kind is LastValues else (lambda named, value: table.append(named, value, 0))
+    names = [(f"user {number}", (0, 10)) for number in range(1000)]
+    for number, named in enumerate(names):
+        give(named, number)
+    table.settle()
+    table.load(names[:300])
+    table.load(names[:300])
+    assert (len(table), store.metrics.reads, store.metrics.index_scans) == (300, 300, 1)
+    for number, named in enumerate(names[:300]):
+        assert table.take(named) in (number, [number])
+    assert store.metrics.reads == 300
 
 
 @pytest.mark.parametrize("large_files", [False, True])

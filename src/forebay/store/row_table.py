@@ -14,7 +14,8 @@ import itertools
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
 from forebay.store.room import LAST, PART_BYTES, Room, each_bytes, mean_bytes, sample
-from forebay.store.unaligned import UnalignedStore
+from forebay.store.unaligned import SLOT, UnalignedStore
 
 Window = tuple[int, int]
 StateKey = tuple[Any, Window]
@@ -38,8 +39,23 @@ _OVERHEAD = 350
 
 _TWO_NUMBERS = struct.Struct("=qq")
 
-_UNKNOWN = -(2**63)
+_NEVER_STORED = -(2**63)
+"""Before the ETT of any window."""
+
 _MOST_GONE = 1 << 12
+"""So many rows that were read are removed from the store together."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Entries of a table in columns: keys, bounds and ETTs of entries; and of each row its entry, and its value."""
+
+    names: Sequence[StateKey]
+    keys: pa.Array
+    bounds: npt.NDArray[np.int64]
+    etts: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int64]
+    values: pa.Array
 
 
 class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
@@ -88,6 +104,25 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def take(self, named: StateKey) -> Any:
         """Read and remove what a state key has."""
 
+    def load(self, names: Iterable[StateKey]) -> None:
+        """Bring what the store has of different state keys into memory at once, since they are about to be read."""
+        if not self._stored:
+            return
+        wanted = {slot: named for named in names if self._is_wanted(named) and (slot := self._slot(named)) >= 0}
+        frame = self._store.get(np.fromiter(wanted, np.int32, len(wanted)))
+        found: dict[int, list[Any]] = {}
+        if frame.height:
+            (values,) = as_python(frame, pa.schema([self._schema.field(1)]))
+            for slot, value in zip(frame[SLOT].to_list(), values, strict=True):
+                found.setdefault(slot, []).append(value)
+        etts = self._store.index.records["ett"]
+        for slot, older in found.items():
+            ett = int(etts[slot])
+            self._lose(wanted[slot], slot)
+            self._hold(wanted[slot], older, ett)
+        if self._room.read(frame.height):
+            self._look()
+
     def discard(self, named: StateKey) -> None:
         """Remove what a state key has, if it has anything."""
         self.pop(named, None)
@@ -116,6 +151,14 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def _count(self) -> int:
         """How many values there are."""
 
+    @abstractmethod
+    def _is_wanted(self, named: StateKey) -> bool:
+        """Whether a read of a state key asks the store."""
+
+    @abstractmethod
+    def _hold(self, named: StateKey, older: list[Any], ett: int) -> None:
+        """Have what the store has lost: some values, before those in memory, and their ETT."""
+
     def _drop(self, named: StateKey) -> Held | None:
         """Take an entry out of memory; None if there is none."""
         return self.pop(named, None)
@@ -142,20 +185,16 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         if not names:
             return
         etts = np.ascontiguousarray(self._etts(names))
-        for some, *columns, owners, values in list(self._parts(names, etts)):
-            keys, bounds, ett = columns
-            slots = _placed(self._store.index, keys, bounds, ett)
+        for part in list(self._parts(names, etts)):
+            slots = _placed(self._store.index, part.keys, part.bounds, part.etts)
             self._stored = len(self._store.index)
-            for named in some:
+            for named in part.names:
                 self._drop(named)
-            rows = pa.RecordBatch.from_arrays([keys.take(pa.array(owners)), values], schema=self._schema)
-            self._store.append(rows, slots[owners])
+            rows = pa.RecordBatch.from_arrays([part.keys.take(pa.array(part.owners)), part.values], schema=self._schema)
+            self._store.append(rows, slots[part.owners])
 
-    def _parts(self, names: Sequence[StateKey], etts: npt.NDArray[np.int64]) -> Iterator[tuple[Any, ...]]:
-        """What `_spill` needs of entries, of as many rows at a time as surely fit into a batch.
-
-        These are the state keys, their keys, bounds and ETTs, and of each row the position of its entry, and its value.
-        """
+    def _parts(self, names: Sequence[StateKey], etts: npt.NDArray[np.int64]) -> Iterator[_Part]:
+        """Entries in columns, of as many rows at a time as surely fit into a batch."""
         held = [self._rows(self[named]) for named in names]
         values = list(itertools.chain.from_iterable(held))
         owners = np.repeat(np.arange(len(names)), np.fromiter(map(len, held), np.int64, len(held)))
@@ -164,10 +203,14 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         for begin, end in itertools.pairwise([0, *cuts.tolist(), len(values)]):
             first, last = int(owners[begin]), int(owners[end - 1]) + 1
             some = names[first:last]
-            keys = pa.array([key for key, _ in some], self._schema.types[0])
-            bounds = np.array([window for _, window in some], np.int64).reshape(-1, 2)
-            column = pa.array(values[begin:end], self._schema.types[1])
-            yield some, keys, bounds, etts[first:last], owners[begin:end] - first, column
+            yield _Part(
+                some,
+                keys=pa.array([key for key, _ in some], self._schema.types[0]),
+                bounds=np.array([window for _, window in some], np.int64).reshape(-1, 2),
+                etts=etts[first:last],
+                owners=owners[begin:end] - first,
+                values=pa.array(values[begin:end], self._schema.types[1]),
+            )
 
     def _fetch(self, named: StateKey) -> tuple[list[Any], int]:
         """What the store has of a state key, which it loses; and its ETT."""
@@ -225,13 +268,13 @@ class LastValues(RowTable[Any]):
         """What the store has, which the table holds from now on; None if it has nothing."""
         if not self._stored:
             return None
-        values, _ = self._fetch(named)
+        values, ett = self._fetch(named)
         if not values:
             return None
-        self[named] = value = values[-1]
+        self._hold(named, values, ett)
         if self._room.read(1):
             self._look()
-        return value
+        return values[-1]
 
     def put(self, named: StateKey, value: Any) -> None:
         """Give a state key a value, in place of one that it may have."""
@@ -249,6 +292,12 @@ class LastValues(RowTable[Any]):
             return self.pop(named)
         values = self._fetch(named)[0] if self._stored else None
         return values[-1] if values else None
+
+    def _is_wanted(self, named: StateKey) -> bool:
+        return named not in self
+
+    def _hold(self, named: StateKey, older: list[Any], ett: int) -> None:
+        self[named] = older[-1]
 
     def _rows(self, held: Any) -> Sequence[Any]:
         return (held,)
@@ -304,10 +353,7 @@ class ValueLists(RowTable[list[Any]]):
         if self._stored:
             older, ett = self._fetch(named)
             if older:
-                self[named] = older + self.get(named, [])
-                self._values += len(older)
-                if self._timed:
-                    self._known[named] = ett
+                self._hold(named, older, ett)
                 found = list(self[named])
                 if self._room.read(len(older)):
                     self._look()
@@ -323,6 +369,15 @@ class ValueLists(RowTable[list[Any]]):
         """Read and remove the values of a state key, in the order in which they were added."""
         values = self._drop(named) or []
         return self._fetch(named)[0] + values if self._stored else values
+
+    def _is_wanted(self, named: StateKey) -> bool:
+        return True
+
+    def _hold(self, named: StateKey, older: list[Any], ett: int) -> None:
+        self[named] = older + self.get(named, [])
+        self._values += len(older)
+        if self._timed:
+            self._known[named] = ett
 
     def _rows(self, held: list[Any]) -> Sequence[Any]:
         return held
@@ -343,7 +398,7 @@ class ValueLists(RowTable[list[Any]]):
             return super()._etts(names)
         bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
         newest = np.array([self._newest.get(named, named[1][0]) for named in names], np.int64)
-        known = np.array([self._known.get(named, _UNKNOWN) for named in names], np.int64)
+        known = np.array([self._known.get(named, _NEVER_STORED) for named in names], np.int64)
         return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
 
 

@@ -64,6 +64,11 @@ class ForebayRmw(Connector):
         """Remove a key."""
         self._table.discard(key)
 
+    def get_batch(self, keys: Sequence[Key]) -> Sequence[bytes | None]:
+        """The values of keys; those that have left memory come back together."""
+        self._table.load(keys)
+        return super().get_batch(keys)
+
     def close(self) -> None:
         """Let go of files."""
         self._store.close()
@@ -99,6 +104,11 @@ class ForebayAur(Connector):
     def delete(self, key: Key) -> None:
         """Remove a key."""
         self._table.discard(key)
+
+    def get_batch(self, keys: Sequence[Key]) -> Sequence[bytes | None]:
+        """The values of keys; those that have left memory come back together."""
+        self._table.load(keys)
+        return super().get_batch(keys)
 
     def close(self) -> None:
         """Let go of files."""
