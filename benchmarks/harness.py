@@ -91,12 +91,13 @@ def rates(out: Path) -> str:
 
 def generation(events: int, most: int) -> str:
     """How fast the accesses of each workload are made, on one core; and the memory of the process after so many."""
+    names = json.loads(_alone("import json; print(json.dumps(list(WORKLOADS)))"))
+    made = {name: f"made({name!r}, {events})" for name in names}
+    made[f"tumbling-incremental, {most:,} accesses"] = f"made('tumbling-incremental', {most}, {most})"
     rows = []
-    for name in json.loads(_alone("import json; print(json.dumps(list(WORKLOADS)))")):
-        accesses, seconds, memory = json.loads(_alone(f"made({name!r}, {events})"))
+    for name, program in made.items():
+        accesses, seconds, memory = json.loads(_alone(program))
         rows.append({"workload": name, "accesses/s": brief(accesses / seconds), "MB": f"{memory:.0f}"})
-    _, _, memory = json.loads(_alone(f"made('tumbling-incremental', {most}, {most})"))
-    rows.append({"workload": f"tumbling-incremental, {most:,} accesses", "accesses/s": "", "MB": f"{memory:.0f}"})
     return report.markdown(pl.DataFrame(rows))
 
 

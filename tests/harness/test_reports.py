@@ -58,6 +58,14 @@ def test_a_comparison_is_drawn_as_its_csv_says(experiment, tmp_path):
         known = {(row["workload"], row["store"]): row[measure] for row in figure.iter_rows(named=True)}
         assert shown == pytest.approx(known)
         assert is_picture(out / f"{name}.png")
+    latencies = pl.read_csv(out / "latencies.csv")
+    assert latencies.group_by("workload", "store").agg(pl.col("count").sum())["count"].to_list() == [1000] * 7
+    assert (latencies["p50"] <= latencies["p99.99"]).all()
+    assert (latencies["p99.99"] <= latencies["max"]).all()
+    for measure in ("memory", "disk"):
+        assert is_picture(out / f"{measure}-small.png")
+        ends = pl.read_csv(out / f"{measure}-small.csv").group_by("workload", "store").agg(pl.col("accesses").max())
+        assert ends["accesses"].to_list() == [1000] * 5
     refused = pl.read_csv(out / "refused.csv").rows()
     assert [row[:4] for row in refused] == [
         ("small", "aggregation", "generated", "forebay-aar"),

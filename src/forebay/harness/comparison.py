@@ -15,7 +15,7 @@ import pyarrow as pa
 from forebay.errors import ForebayError
 from forebay.harness.access import limited, read, write
 from forebay.harness.driver import Driver, Operator
-from forebay.harness.evaluator import evaluate
+from forebay.harness.evaluator import Measured, evaluate
 from forebay.harness.events import Source, Stream
 from forebay.harness.experiment import Experiment
 from forebay.harness.operators import WORKLOADS
@@ -28,6 +28,9 @@ CONTRASTS = {"sequential": "YCSB-S", "hotspot": "YCSB-H", "latest": "YCSB-L"}
 """The distributions of requests that YCSB is tuned with (section 6.2), and their names in figures."""
 CONTRASTED = ("aggregation", "tumbling-incremental", "sliding-join")
 """The operators that the paper contrasts with YCSB."""
+
+RUN = ("stream", "workload", "kind", "store", "round")
+"""What a run is called by."""
 
 VOLATILE = ("dict", "redis")
 """Stores that keep nothing on disk."""
@@ -114,6 +117,10 @@ class Comparison:
         one after the other.
     rows : list of Row
         What was found so far.
+    latencies : list of dict
+        Of each run its latencies by operation, in microseconds; or those of batches.
+    samples : list of dict
+        Of each run memory and disk after so many accesses, in megabytes.
     interrupted : bool
         It was ended from the keyboard; the rows are those of before.
 
@@ -134,6 +141,8 @@ class Comparison:
     watch: Watch = lambda what, done, of: None
     batch_rows: int | None = None
     rows: list[Row] = field(default_factory=list)
+    latencies: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
     interrupted: bool = False
 
     def run(self, workloads: Iterable[Workload]) -> None:
@@ -181,11 +190,21 @@ class Comparison:
         row.memory_mb, row.disk_mb = (
             max(getattr(sample, name) for sample in measured.samples) / (1 << 20) for name in ("memory", "disk")
         )
+        if row.accesses:
+            self._note(row, measured)
         if measured.interrupted:
             if row.accesses:
                 self.rows.append(row)
             raise KeyboardInterrupt
         return row
+
+    def _note(self, row: Row, measured: Measured) -> None:
+        """Keep what a row has no place for."""
+        run = {name: getattr(row, name) for name in RUN}
+        self.latencies += [run | each for each in measured.rows()]
+        for accesses, seconds, *sizes in measured.samples:
+            memory, disk = (size / (1 << 20) for size in sizes)
+            self.samples.append(run | {"accesses": accesses, "seconds": seconds, "memory_mb": memory, "disk_mb": disk})
 
     def _bounded(self, batches: Iterable[pa.RecordBatch], name: str, count: int) -> Iterator[pa.RecordBatch]:
         begin, done = time.monotonic(), 0

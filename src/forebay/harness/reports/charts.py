@@ -199,6 +199,23 @@ def over_time(frame: pl.DataFrame, series: str) -> alt.TopLevelMixin:
     return styled(alt.concat(*panels, columns=2, spacing=16).resolve_scale(y="shared"))
 
 
+def over_accesses(frame: pl.DataFrame, measure: str, title: str) -> alt.TopLevelMixin:
+    """A measure after so many accesses: a panel for each workload, and in it a line for each store."""
+    stores = frame["store"].unique(maintain_order=True).to_list()
+    panels = []
+    for number, workload in enumerate(frame["workload"].unique(maintain_order=True).to_list()):
+        chart = alt.Chart(frame.filter(pl.col("workload") == workload))
+        chart = chart.mark_line(strokeWidth=1.6, point=alt.OverlayMarkDef(size=12))
+        panels.append(
+            chart.encode(
+                x=alt.X("accesses:Q", title="accesses", axis=alt.Axis(format="~s", tickCount=5)),
+                y=alt.Y(f"{measure}:Q", title=title if number % 3 == 0 else None, axis=alt.Axis(format="~s", tickCount=5)),
+                color=alt.Color("store:N", sort=stores, title=None, scale=_colours(stores)),
+            ).properties(width=270, height=130, title=workload)
+        )
+    return styled(alt.concat(*panels, columns=3, spacing=16))
+
+
 def brief(number: float) -> str:
     """A number in few characters.
 

@@ -12,6 +12,7 @@ from forebay.harness.reports.page import Report, Section
 
 MEASURES = (("throughput", "accesses per second"), ("p999", "p99.9 of latency, microseconds"))
 OURS = "forebay-"
+_STRETCHES = 60
 _TOGETHER = ("operator", "beside", "store", "throughput", "p999")
 
 
@@ -63,6 +64,7 @@ def store_report(comparison: Comparison, facts: dict[str, str], planned: int, co
     report.add(_about(comparison, known))
     for stream in known.filter(pl.col("stream") != "YCSB")["stream"].unique(maintain_order=True):
         _workloads(report, known.filter((pl.col("stream") == stream) & (pl.col("kind") == GENERATED)), stream)
+        _sizes(report, pl.DataFrame(comparison.samples), stream)
     _contrast(report, known)
     core = known.filter(pl.col("stream") == "YCSB")
     for measure, title in MEASURES if core.height else ():
@@ -70,6 +72,9 @@ def store_report(comparison: Comparison, facts: dict[str, str], planned: int, co
     if concurrent is not None:
         _concurrent(report, read_concurrent(concurrent))
     _refused(report, known)
+    what = "batches" if comparison.batch_rows else "each operation"
+    latencies = pl.DataFrame(comparison.latencies)
+    report.add(Section("latencies", f"Latencies of {what}", "Percentiles of each run in microseconds.", table=latencies))
     report.add(Section("runs", "All runs", "A row for each run; times are microseconds.", table=rows))
     return report
 
@@ -157,6 +162,34 @@ def _figure(report: Report, known: pl.DataFrame, name: str, title: str, measure:
     columns = ["workload", "store", measure, f"{measure}_least", f"{measure}_most"]
     matrix = known.pivot("store", index="workload", values=measure, maintain_order=True)
     report.add(Section(name, title, about, by_store(known.select(columns), measure, title), known.select(columns), matrix))
+
+
+def _sizes(report: Report, samples: pl.DataFrame, stream: str) -> None:
+    """Memory and disk over time, in the first round."""
+    if samples.is_empty():
+        return
+    wanted = (pl.col("stream") == stream) & (pl.col("kind") == GENERATED) & (pl.col("round") == 0)
+    part = samples.filter(wanted).drop("stream", "kind", "round")
+    if not part.height:
+        return
+    from forebay.harness.reports.charts import over_accesses
+
+    about = (
+        "Memory is what the process has more than before the run. What a store before has freed is used again and not "
+        "counted, so a later store may seem to take less than it does."
+    )
+    for measure, title, text in (("memory_mb", "memory", about), ("disk_mb", "disk", "The files in a store's directory.")):
+        chart = over_accesses(_thinned(part, measure), measure, f"{title}, MB")
+        name, heading = f"{title}-{slug(stream)}", f"{title.capitalize()} over time: {stream}"
+        report.add(Section(name, heading, text, chart, part.select("workload", "store", "accesses", "seconds", measure)))
+
+
+def _thinned(samples: pl.DataFrame, measure: str) -> pl.DataFrame:
+    """The most in each of about 60 stretches of a run."""
+    run = ["workload", "store"]
+    stretch = pl.int_range(pl.len()).over(run) // (pl.len().over(run) // _STRETCHES + 1)
+    grouped = samples.with_columns(stretch=stretch).group_by(*run, "stretch", maintain_order=True)
+    return grouped.agg(pl.col("accesses").last(), pl.col(measure).max()).drop("stretch")
 
 
 def _contrast(report: Report, known: pl.DataFrame) -> None:
