@@ -37,7 +37,13 @@ print(result.exit_code, result.output)
 """
 
 ELSEWHERE = {
-    *("index_kernels.find", "index_kernels.find_exact", "row_kernels.chain", "row_kernels.chained"),
+    *(
+        "index_kernels.find",
+        "index_kernels.find_each",
+        "index_kernels.find_exact",
+        "row_kernels.chain",
+        "row_kernels.chained",
+    ),
     "step_kernels.place_in_steps",
 }
 """Loops of the stores' own interface and of captures, which no operator needs."""

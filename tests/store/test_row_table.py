@@ -50,7 +50,12 @@ def test_random_accesses_are_those_of_a_dict(kind, seed, tmp_path):
         if number % 500 == 0:
             table.settle()
         if number % 40 == 0:
-            table.load([*chance.sample(list(model), min(len(model), 9)), ("nobody", (0, 10))])
+            some = [*chance.sample(list(model), min(len(model), 9)), ("nobody", (0, 10))]
+            expected = [model.get(each, []) for each in some]
+            assert table.read_batch(some) == [each if isinstance(each, list) else [each] for each in expected]
+            table.discard_batch(some[1:])
+            for each in some[1:]:
+                model.pop(each, None)
     assert len(store.index) > 0
     for named, expected in model.items():
         assert table.take(named) == expected
@@ -91,19 +96,19 @@ def test_a_read_is_of_one_window_and_scans_nothing(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [LastValues, ValueLists])
-def test_what_is_loaded_comes_by_one_scan(kind, tmp_path):
-    table, store = opened(kind, tmp_path, 400_000)
+def test_a_batch_is_read_by_one_scan(kind, tmp_path):
+    table, store = opened(kind, tmp_path)
     give = table.put if kind is LastValues else (lambda named, value: table.append(named, value, 0))
     names = [(f"user {number}", (0, 10)) for number in range(1000)]
     for number, named in enumerate(names):
         give(named, number)
     table.settle()
-    table.load(names[:300])
-    table.load(names[:300])
-    assert (len(table), store.metrics.reads, store.metrics.index_scans) == (300, 300, 1)
-    for number, named in enumerate(names[:300]):
-        assert table.take(named) in (number, [number])
-    assert store.metrics.reads == 300
+    store.flush()
+    assert table.read_batch(names[200:500]) == [[number] for number in range(200, 500)]
+    assert (store.metrics.reads, store.metrics.index_scans) == (300, 1)
+    assert table.read_batch([]) == []
+    table.discard_batch([*names[:400], ("nobody", (0, 10))])
+    assert table.read_batch([names[399], names[400], names[400]]) == [[], [400], [400]]
 
 
 @pytest.mark.parametrize("large_files", [False, True])

@@ -288,6 +288,14 @@ def find_exact(c, directory, high, low, start, end):
 
 
 @compiled
+def find_each(c, directory, high, low, start, end):
+    slots = np.empty(len(low), np.int32)
+    for row in range(len(low)):
+        slots[row] = find_exact(c, directory, high[row], low[row], start[row], end[row])
+    return slots
+
+
+@compiled
 def windows_of(c, directory, high, low):
     slots, owners = np.empty(len(low), np.int32), np.empty(len(low), np.int64)
     count = 0

@@ -132,6 +132,10 @@ class KeyIndex:
         """The slot of a key's open window with exactly these bounds; -1 if there is none."""
         return int(kernels.find_exact(self.records, self._directory, high, low, start, end))
 
+    def find_each(self, high: Times, low: Times, start: Times, end: Times) -> Slots:
+        """What `find_exact` gives of each of some windows."""
+        return kernels.find_each(self.records, self._directory, high, low, start, end)
+
     def windows_of(self, high: Times, low: Times) -> tuple[Slots, npt.NDArray[np.int64]]:
         """Slots of the open windows of distinct keys, in order of the slots, and the position of each one's key."""
         slots, owners = kernels.windows_of(self.columns, self._directory, high, low)

@@ -14,9 +14,10 @@ import itertools
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -104,25 +105,6 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def take(self, named: StateKey) -> Any:
         """Read and remove what a state key has."""
 
-    def load(self, names: Iterable[StateKey]) -> None:
-        """Bring what the store has of different state keys into memory at once, since they are about to be read."""
-        if not self._stored:
-            return
-        wanted = {slot: named for named in names if self._is_wanted(named) and (slot := self._slot(named)) >= 0}
-        frame = self._store.get(np.fromiter(wanted, np.int32, len(wanted)))
-        found: dict[int, list[Any]] = {}
-        if frame.height:
-            (values,) = as_python(frame, pa.schema([self._schema.field(1)]))
-            for slot, value in zip(frame[SLOT].to_list(), values, strict=True):
-                found.setdefault(slot, []).append(value)
-        etts = self._store.index.records["ett"]
-        for slot, older in found.items():
-            ett = int(etts[slot])
-            self._lose(wanted[slot], slot)
-            self._hold(wanted[slot], older, ett)
-        if self._room.read(frame.height):
-            self._look()
-
     def discard(self, named: StateKey) -> None:
         """Remove what a state key has, if it has anything."""
         self.pop(named, None)
@@ -141,6 +123,25 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         self._replace(slots)
         self._store.append(batch, slots)
 
+    def read_batch(self, names: Sequence[StateKey]) -> list[list[Any]]:
+        """The values of state keys, which stay, in the order in which they were added; by one read of the store."""
+        self.settle()
+        slots = self._slots(names)
+        frame = self._store.get(np.unique(slots[slots >= 0]))
+        found: dict[int, list[Any]] = {}
+        if frame.height:
+            (values,) = as_python(frame, pa.schema([self._schema.field(1)]))
+            for slot, value in zip(frame[SLOT].to_list(), values, strict=True):
+                found.setdefault(slot, []).append(value)
+        return [found.get(slot, []) for slot in slots.tolist()]
+
+    def discard_batch(self, names: Sequence[StateKey]) -> None:
+        """Remove what some state keys have."""
+        self.settle()
+        slots = self._slots(names)
+        self._store.remove(np.unique(slots[slots >= 0]))
+        self._stored = len(self._store.index)
+
     # private ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -151,14 +152,6 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def _count(self) -> int:
         """How many values there are."""
 
-    @abstractmethod
-    def _is_wanted(self, named: StateKey) -> bool:
-        """Whether a read of a state key asks the store."""
-
-    @abstractmethod
-    def _hold(self, named: StateKey, older: list[Any], ett: int) -> None:
-        """Have what the store has lost: some values, before those in memory, and their ETT."""
-
     def _drop(self, named: StateKey) -> Held | None:
         """Take an entry out of memory; None if there is none."""
         return self.pop(named, None)
@@ -168,7 +161,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
     def _etts(self, names: Sequence[StateKey]) -> Any:
         """The ETT of each state key."""
-        bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
+        bounds = _bounds(names)
         return self._predictor(bounds[:, 0], bounds[:, 1], bounds[:, 0])
 
     def _look(self) -> None:
@@ -206,7 +199,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             yield _Part(
                 some,
                 keys=pa.array([key for key, _ in some], self._schema.types[0]),
-                bounds=np.array([window for _, window in some], np.int64).reshape(-1, 2),
+                bounds=_bounds(some),
                 etts=etts[first:last],
                 owners=owners[begin:end] - first,
                 values=pa.array(values[begin:end], self._schema.types[1]),
@@ -241,6 +234,12 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         key, (start, end) = named
         return self._store.index.find_exact(*_identity(key), start, end)
 
+    def _slots(self, names: Sequence[StateKey]) -> Slots:
+        """The windows of state keys in the store; -1 for each that it does not have."""
+        identities = np.array([_identity(key) for key, _ in names], np.int64).reshape(-1, 2)
+        high, low, start, end = (np.ascontiguousarray(column) for column in (*identities.T, *_bounds(names).T))
+        return self._store.index.find_each(high, low, start, end)
+
     def _remove_gone(self) -> None:
         if self._gone:
             self._store.remove(np.fromiter(self._gone.values(), np.int32, len(self._gone)))
@@ -268,13 +267,13 @@ class LastValues(RowTable[Any]):
         """What the store has, which the table holds from now on; None if it has nothing."""
         if not self._stored:
             return None
-        values, ett = self._fetch(named)
+        values, _ = self._fetch(named)
         if not values:
             return None
-        self._hold(named, values, ett)
+        self[named] = value = values[-1]
         if self._room.read(1):
             self._look()
-        return values[-1]
+        return value
 
     def put(self, named: StateKey, value: Any) -> None:
         """Give a state key a value, in place of one that it may have."""
@@ -292,12 +291,6 @@ class LastValues(RowTable[Any]):
             return self.pop(named)
         values = self._fetch(named)[0] if self._stored else None
         return values[-1] if values else None
-
-    def _is_wanted(self, named: StateKey) -> bool:
-        return named not in self
-
-    def _hold(self, named: StateKey, older: list[Any], ett: int) -> None:
-        self[named] = older[-1]
 
     def _rows(self, held: Any) -> Sequence[Any]:
         return (held,)
@@ -353,7 +346,10 @@ class ValueLists(RowTable[list[Any]]):
         if self._stored:
             older, ett = self._fetch(named)
             if older:
-                self._hold(named, older, ett)
+                self[named] = older + self.get(named, [])
+                self._values += len(older)
+                if self._timed:
+                    self._known[named] = ett
                 found = list(self[named])
                 if self._room.read(len(older)):
                     self._look()
@@ -369,15 +365,6 @@ class ValueLists(RowTable[list[Any]]):
         """Read and remove the values of a state key, in the order in which they were added."""
         values = self._drop(named) or []
         return self._fetch(named)[0] + values if self._stored else values
-
-    def _is_wanted(self, named: StateKey) -> bool:
-        return True
-
-    def _hold(self, named: StateKey, older: list[Any], ett: int) -> None:
-        self[named] = older + self.get(named, [])
-        self._values += len(older)
-        if self._timed:
-            self._known[named] = ett
 
     def _rows(self, held: list[Any]) -> Sequence[Any]:
         return held
@@ -396,10 +383,16 @@ class ValueLists(RowTable[list[Any]]):
     def _etts(self, names: Sequence[StateKey]) -> Any:
         if not self._timed:
             return super()._etts(names)
-        bounds = np.array([window for _, window in names], np.int64).reshape(-1, 2)
+        bounds = _bounds(names)
         newest = np.array([self._newest.get(named, named[1][0]) for named in names], np.int64)
         known = np.array([self._known.get(named, _NEVER_STORED) for named in names], np.int64)
         return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
+
+
+def _bounds(names: Sequence[StateKey]) -> npt.NDArray[np.int64]:
+    """The windows of state keys, a row ``start, end`` each."""
+    instants = itertools.chain.from_iterable(window for _, window in names)
+    return np.fromiter(instants, np.int64, 2 * len(names)).reshape(-1, 2)
 
 
 def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None) -> Slots:
@@ -411,8 +404,9 @@ def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts
     return index.place_exact(high, low, start, end, etts)
 
 
+@lru_cache(1 << 13, typed=True)
 def _identity(key: Any) -> tuple[int, int]:
-    """The 128-bit identity of a key: there are no hashes from Spark."""
+    """The 128-bit identity of a key: there are no hashes from Spark. A batch mostly writes the keys that it has read."""
     high, low = _TWO_NUMBERS.unpack(hashlib.blake2b(repr(key).encode(), digest_size=16).digest())
     return high, low
 

@@ -6,15 +6,16 @@ Reads of Listing 1 remove what they give, since an operator reads a window when 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.harness.access import PUT
-from forebay.harness.stores.connector import Connector
+from forebay.harness.stores.connector import Changes, Connector
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
 
@@ -31,6 +32,14 @@ def keys(batch: pa.RecordBatch) -> Sequence[Key]:
     text = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_KEY.itemsize), len(named), [None, pa.py_buffer(named.tobytes())])
     windows = zip(batch["start"].to_pylist(), batch["end"].to_pylist(), strict=True)
     return list(zip(text.to_pylist(), windows, strict=True))
+
+
+def _columns(schema: pa.Schema, values: Mapping[Key, bytes]) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+    """Values of state keys as rows of a store, and their windows."""
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([key for key, _ in values], schema.types[0]), pa.array(values.values(), schema.types[1])], schema=schema
+    )
+    return rows, np.array([window for _, window in values], np.int64)
 
 
 class ForebayRmw(Connector):
@@ -65,9 +74,17 @@ class ForebayRmw(Connector):
         self._table.discard(key)
 
     def get_batch(self, keys: Sequence[Key]) -> Sequence[bytes | None]:
-        """The values of keys; those that have left memory come back together."""
-        self._table.load(keys)
-        return super().get_batch(keys)
+        """The values of keys, by one read."""
+        return [values[-1] if values else None for values in self._table.read_batch(keys)]
+
+    def write_batch(self, changes: Changes) -> None:
+        """Change all keys by one removal and one write. Merges read the values that there are."""
+        if changes.deletes:
+            self._table.discard_batch(changes.deletes)
+        merged = zip(changes.merges.items(), self.get_batch(list(changes.merges)) if changes.merges else (), strict=True)
+        values = changes.puts | {key: (before or b"") + value for (key, value), before in merged}
+        if values:
+            self._table.write(*_columns(self._store.schema, values))
 
     def close(self) -> None:
         """Let go of files."""
@@ -106,9 +123,17 @@ class ForebayAur(Connector):
         self._table.discard(key)
 
     def get_batch(self, keys: Sequence[Key]) -> Sequence[bytes | None]:
-        """The values of keys; those that have left memory come back together."""
-        self._table.load(keys)
-        return super().get_batch(keys)
+        """The values of keys, by one read."""
+        return [b"".join(values) if values else None for values in self._table.read_batch(keys)]
+
+    def write_batch(self, changes: Changes) -> None:
+        """Change all keys by one removal and one write."""
+        removed = [*changes.deletes, *changes.puts]
+        if removed:
+            self._table.discard_batch(removed)
+        values = changes.puts | changes.merges
+        if values:
+            self._table.write(*_columns(self._store.schema, values))
 
     def close(self) -> None:
         """Let go of files."""
