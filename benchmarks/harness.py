@@ -77,7 +77,7 @@ def tables_of(part: str, out: Path, settings: tuple[str, ...]) -> dict[str, str]
 
 def stand(out: Path) -> str:
     """Where forebay stands with each workload."""
-    ratios = pl.col("ratio", "against rocksdb").round(2)
+    ratios = pl.col("ratio", "against rocksdb").cast(pl.Float64).round(2)
     frame = pl.read_csv(out / "standing.csv").drop("stream")
     frame = frame.with_columns(pl.col("^.* accesses/s$").map_elements(brief, pl.String), ratios)
     return report.markdown(frame.with_columns(pl.all().cast(pl.String).fill_null("")))

@@ -99,7 +99,8 @@ def compare(
         rows = batch_rows if batched else None
         comparison = Comparison(names, memory, rounds, seconds, directory, watch, rows)
         comparison.run(_counted(planned, comparison, done))
-        store_report(comparison, facts(), total, concurrent).write(out)
+        given_in = {"batches": f"{rows:,} accesses"} if rows else {}
+        store_report(comparison, facts() | given_in, total, concurrent).write(out)
     _show(comparison)
     console.print(f"{len(comparison.rows):,} runs; the report is {out / 'report.html'}", soft_wrap=True)
     if comparison.interrupted:

@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import ForebayError
 from forebay.harness.access import limited, read, write
 from forebay.harness.driver import Driver, Operator
 from forebay.harness.evaluator import Measured, evaluate
@@ -159,8 +158,8 @@ class Comparison:
         self.watch(f"{workload.stream}: {workload.name}, {workload.kind}", 0, 1)
         try:
             count = write(trace, workload.accesses())
-        except (ForebayError, OSError) as error:  # such as a slide that does not suit the windows, or a full disk
-            self.rows += [self._row(workload, store, 0, str(error)) for store in self.stores]
+        except Exception as error:  # a slide that does not suit the windows, a full disk, an operator of the user's own
+            self.rows += [self._row(workload, store, 0, str(error) or type(error).__name__) for store in self.stores]
             return
         serving = list(self.stores)
         for number in range(self.rounds):
@@ -227,6 +226,8 @@ def rehearse(
 ) -> bool:
     """Drive an empty store with the first accesses, so that no run has what is loaded when a store is first asked.
 
+    These are few, so what a store loads when its memory is full is in the run. Batches are smaller, so that some are read.
+
     The parameters are those of `temporary_store` and `evaluate`. Gives whether it was ended from the keyboard.
 
     Examples
@@ -235,7 +236,7 @@ def rehearse(
     False
     """
     with temporary_store(store, memory, directory) as (opened, _):
-        return evaluate(opened, limited(batches, _WARMING), rows=rows).interrupted
+        return evaluate(opened, limited(batches, _WARMING), rows=rows and min(rows, _WARMING // 8)).interrupted
 
 
 def table(rows: Sequence[Row]) -> pl.DataFrame:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ SAMPLE_SECONDS = 0.1
 """How far samples of memory and disk are apart at least; they are taken between batches, and do not count as time."""
 
 _SEED, _RANDOM_BYTES = 18, 8 << 20
-_AT_ONCE = 1 << 13
+_AT_ONCE, _BYTES_AT_ONCE = 1 << 13, 32 << 20
 
 
 class Sample(NamedTuple):
@@ -192,9 +193,12 @@ def drive(
 
 
 def _few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Accesses for which keys and values are made at a time."""
+    """Accesses for which keys and values are made at a time: few, and few bytes."""
     for batch in batches:
-        yield from (batch.slice(begin, _AT_ONCE) for begin in range(0, batch.num_rows, _AT_ONCE))
+        numbers = np.arange(batch.num_rows) // _AT_ONCE, np.cumsum(batch["size"].to_numpy()) // _BYTES_AT_ONCE
+        cuts = np.flatnonzero(np.logical_or(*(np.diff(each) for each in numbers))) + 1
+        for begin, end in pairwise([0, *cuts.tolist(), batch.num_rows]):
+            yield batch.slice(begin, end - begin)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from forebay.errors import InvalidArgument
 from forebay.store.aligned import AlignedStore
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
@@ -57,6 +58,8 @@ class _Store(Generic[Engine]):
         Their types.
     options : Options
         Limits.
+    disk : Disk
+        What the directory is on.
 
     Attributes
     ----------
@@ -75,7 +78,9 @@ class _Store(Generic[Engine]):
         key: pa.DataType | None = None,
         value: pa.DataType | None = None,
         options: Options | None = None,
+        disk: Disk = LOCAL,
     ) -> None:
+        self._disk = disk
         self.schema = pa.schema([("key", key or pa.string()), ("value", value or pa.float64())])
         for kind in self.schema.types:
             if any(refused(kind) for refused in _REFUSED):
@@ -168,7 +173,7 @@ class AarStore(_Store[AlignedStore]):
     def _open(self, directory: Path, version: Version | None, options: Options) -> None:
         self._reading: dict[Window, Iterator[pl.DataFrame]] = {}
         self._length: int | None = None
-        self._engine = AlignedStore(directory, version, ["key"], options)
+        self._engine = AlignedStore(directory, version, ["key"], options, disk=self._disk)
         self.table: SliceTable = SliceTable(self._engine, self.schema, options)
 
     def append(self, key: Any, value: Any, window: Window) -> None:
@@ -259,13 +264,14 @@ class AurStore(_Store[UnalignedStore]):
         key: pa.DataType | None = None,
         value: pa.DataType | None = None,
         options: Options | None = None,
+        disk: Disk = LOCAL,
         predictor: Predictor = at_end,
     ) -> None:
         self._predictor = predictor
-        super().__init__(directory, version, key=key, value=value, options=options)
+        super().__init__(directory, version, key=key, value=value, options=options, disk=disk)
 
     def _open(self, directory: Path, version: Version | None, options: Options) -> None:
-        self._engine = UnalignedStore(directory, version, replace(options, read_batch_ratio=0))
+        self._engine = UnalignedStore(directory, version, replace(options, read_batch_ratio=0), disk=self._disk)
         self.table: ValueLists = ValueLists(self._engine, self.schema, options, self._predictor)
 
     def append(self, key: Any, value: Any, window: Window, timestamp: int) -> None:
@@ -306,7 +312,8 @@ class RmwStore(_Store[UnalignedStore]):
     """
 
     def _open(self, directory: Path, version: Version | None, options: Options) -> None:
-        self._engine = UnalignedStore(directory, version, replace(options, read_batch_ratio=0), merge=_newest)
+        options = replace(options, read_batch_ratio=0)
+        self._engine = UnalignedStore(directory, version, options, merge=_newest, disk=self._disk)
         self.table: LastValues = LastValues(self._engine, self.schema, options)
 
     def put(self, key: Any, window: Window, aggregate: Any) -> None:

@@ -43,6 +43,9 @@ _TWO_NUMBERS = struct.Struct("=qq")
 _NEVER_STORED = -(2**63)
 """Before the ETT of any window."""
 
+_SHORT = 128
+"""Of texts that are no longer hashes are kept."""
+
 _MOST_GONE = 1 << 12
 """So many rows that were read are removed from the store together."""
 
@@ -122,6 +125,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         self._absent, self._stored = None, len(self._store.index)
         self._replace(slots)
         self._store.append(batch, slots)
+        self._store.compact()
 
     def read_batch(self, names: Sequence[StateKey]) -> list[list[Any]]:
         """The values of state keys, which stay, in the order in which they were added; by one read of the store."""
@@ -170,6 +174,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             names = list(self)
             farthest = np.argsort(-self._etts(names), kind="stable")[: (len(names) + 1) // 2]
             self._spill([names[number] for number in farthest.tolist()])
+            self._store.compact()
 
     def _spill(self, names: Sequence[StateKey]) -> None:
         """Hand rows to the store. Nothing has changed if a row cannot be brought into a batch."""
@@ -404,10 +409,16 @@ def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts
     return index.place_exact(high, low, start, end, etts)
 
 
-@lru_cache(1 << 13, typed=True)
 def _identity(key: Any) -> tuple[int, int]:
-    """The 128-bit identity of a key: there are no hashes from Spark. A batch mostly writes the keys that it has read."""
-    high, low = _TWO_NUMBERS.unpack(hashlib.blake2b(repr(key).encode(), digest_size=16).digest())
+    """The 128-bit identity of a key: there are no hashes from Spark."""
+    text = repr(key)
+    return _hashed(text) if len(text) <= _SHORT else _hashed.__wrapped__(text)
+
+
+@lru_cache(1 << 13)
+def _hashed(text: str) -> tuple[int, int]:
+    """The 128-bit hash of a text. They are kept, since a batch mostly writes the keys that it has read."""
+    high, low = _TWO_NUMBERS.unpack(hashlib.blake2b(text.encode(), digest_size=16).digest())
     return high, low
 
 

@@ -10,7 +10,11 @@ from forebay.errors import InvalidArgument
 from forebay.harness.comparison import CAPTURED, GENERATED, VOLATILE, Comparison, table
 from forebay.harness.reports.page import Report, Section
 
-MEASURES = (("throughput", "accesses per second"), ("p999", "p99.9 of latency, microseconds"))
+Measures = tuple[tuple[str, str], ...]
+"""Columns of runs, and what they are called in figures."""
+
+MEASURES: Measures = (("throughput", "accesses per second"), ("p999", "p99.9 of latency, microseconds"))
+_OF_BATCHES: Measures = (MEASURES[0], ("p999", "p99.9 of the latency of batches, microseconds"))
 OURS = "forebay-"
 _STRETCHES = 60
 _TOGETHER = ("operator", "beside", "store", "throughput", "p999")
@@ -61,13 +65,14 @@ def store_report(comparison: Comparison, facts: dict[str, str], planned: int, co
     report = Report("Stores for streaming state", facts)
     if comparison.interrupted:
         report.notes.append(f"Ended from the keyboard after {rows.height} of {planned} runs: what follows is of those.")
+    measures = _OF_BATCHES if comparison.batch_rows else MEASURES
     report.add(_about(comparison, known))
     for stream in known.filter(pl.col("stream") != "YCSB")["stream"].unique(maintain_order=True):
-        _workloads(report, known.filter((pl.col("stream") == stream) & (pl.col("kind") == GENERATED)), stream)
+        _workloads(report, known.filter((pl.col("stream") == stream) & (pl.col("kind") == GENERATED)), stream, measures)
         _sizes(report, pl.DataFrame(comparison.samples), stream)
-    _contrast(report, known)
+    _contrast(report, known, measures)
     core = known.filter(pl.col("stream") == "YCSB")
-    for measure, title in MEASURES if core.height else ():
+    for measure, title in measures if core.height else ():
         _figure(report, core, f"figure-12-{measure}", f"Figure 12: YCSB, {title}", measure, "YCSB's core workloads.")
     if concurrent is not None:
         _concurrent(report, read_concurrent(concurrent))
@@ -148,8 +153,8 @@ def _about(comparison: Comparison, known: pl.DataFrame) -> Section:
     return Section("standing", "Where forebay stands", text, table=standing(part))
 
 
-def _workloads(report: Report, known: pl.DataFrame, stream: str) -> None:
-    for measure, title in MEASURES:
+def _workloads(report: Report, known: pl.DataFrame, stream: str, measures: Measures) -> None:
+    for measure, title in measures:
         about = f"The events of {stream}. Scales are logarithmic."
         _figure(report, known, f"figure-13-{measure}-{slug(stream)}", f"Figure 13: {stream}, {title}", measure, about)
 
@@ -192,7 +197,7 @@ def _thinned(samples: pl.DataFrame, measure: str) -> pl.DataFrame:
     return grouped.agg(pl.col("accesses").last(), pl.col(measure).max()).drop("stretch")
 
 
-def _contrast(report: Report, known: pl.DataFrame) -> None:
+def _contrast(report: Report, known: pl.DataFrame, measures: Measures) -> None:
     """Figure 11, of the workloads of which there are several kinds."""
     several = pl.col("kind").n_unique().over("stream", "workload") > 1
     part = known.filter(several)
@@ -203,7 +208,7 @@ def _contrast(report: Report, known: pl.DataFrame) -> None:
     part = part.with_columns(workload=pl.format("{}: {}", "stream", "workload"))
     captured = "captured traces, " if CAPTURED in part["kind"].to_list() else ""
     about = f"Generated accesses, {captured}and YCSB tuned to them with sequential (S), hotspot (H) and latest (L) requests."
-    for measure, title in MEASURES:
+    for measure, title in measures:
         columns = ["workload", "kind", "store", measure]
         chart = by_kind(part.select(columns), measure, "kind", title)
         matrix = part.pivot("store", index=["workload", "kind"], values=measure, maintain_order=True)

@@ -21,7 +21,7 @@ from forebay.harness.access import KEY_BYTES
 from forebay.harness.stores.connector import Changes, Connector
 
 if TYPE_CHECKING:
-    from rocksdict import Options, Rdict
+    from rocksdict import Options, Rdict, WriteBatch
 
 _NUMBER_BYTES = 8
 
@@ -111,9 +111,7 @@ class RocksDB(Connector):
         """Change all keys in one batch of RocksDB's."""
         batch = self._new_batch()
         for key in (*changes.puts, *changes.deletes):
-            count = self._merged.pop(key, 0)
-            if count:
-                batch.delete_range(_numbered(key, 0), _numbered(key, count))
+            self._forget(key, batch)
         for key, value in changes.puts.items():
             batch.put(key, value)
         for key, value in changes.merges.items():
@@ -134,10 +132,14 @@ class RocksDB(Connector):
     def _configure_open(self, database: Rdict) -> None:
         """Settings that an open database takes."""
 
-    def _forget(self, key: bytes) -> None:
+    def _forget(self, key: bytes, target: Rdict | WriteBatch | None = None) -> None:
+        """Delete what was appended to a key, in the database or in a batch for it."""
         count = self._merged.pop(key, 0)
         if count:
-            self._database.delete_range(_numbered(key, 0), _numbered(key, count))
+            self._delete_appended(key, count, target or self._database)
+
+    def _delete_appended(self, key: bytes, count: int, target: Rdict | WriteBatch) -> None:
+        target.delete_range(_numbered(key, 0), _numbered(key, count))
 
 
 class DeleteAwareRocksDB(RocksDB):
@@ -146,6 +148,10 @@ class DeleteAwareRocksDB(RocksDB):
     A file with many deletes is compacted as soon as it is written, and every file after some seconds: the bound that Lethe
     sets on how long a deleted value may stay on disk. Lethe's layout by a second key has no counterpart here.
     """
+
+    def _delete_appended(self, key: bytes, count: int, target: Rdict | WriteBatch) -> None:
+        for number in range(count):  # a range that is deleted does not count as deletes in the file
+            target.delete(_numbered(key, number))
 
     def _configure(self, options: Options) -> None:
         options.add_compact_on_deletion_collector_factory(_DELETES_WITHIN, _DELETES, _DELETED_SHARE)
