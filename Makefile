@@ -4,6 +4,10 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
+# Threads of polars and Python callbacks in it can wait for each other; Spark's workers have one such thread, too.
+check test test-all test-seeds test-random: export POLARS_MAX_THREADS := 1
+PATIENT := -o faulthandler_timeout=3600
+
 .PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-shared
 
 help:  ## what can be made
@@ -63,11 +67,11 @@ test: $(VENV)/ready  ## the test suite (10 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not seeds and (not cluster or not slow)" -n 2 --dist worksteal
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "cluster and slow and not seeds"
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "not seeds and (not cluster or not slow)" -n 2 --dist worksteal
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "cluster and slow and not seeds"
 
 test-seeds: $(VENV)/ready  ## a hundred seeded runs: processes killed at random, hosts killed and cut off in handovers (90 minutes)
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "seeds"
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "seeds"
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
 	$(BIN)/python -m pytest -m "hypothesis" --hypothesis-profile=random

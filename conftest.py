@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archiv
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
 """To compile well takes longer than a test; and what is compiled for all tests does not fit into the 48 MB of that level."""
 TEMPORARY = tempfile.gettempdir()
 
@@ -39,6 +39,10 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .config("spark.sql.streaming.stopTimeout", "120s")  # what hangs is to fail, and to say where
+        .config("spark.python.worker.idleTimeoutSeconds", "300")
+        .config("spark.python.worker.killOnIdleTimeout", "true")
+        .config("spark.python.worker.faulthandler.enabled", "true")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
@@ -119,6 +123,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         replicated = hasattr(module, "hosts") and "/tests/replication/" in item.path.as_posix()
         if replicated or item.path.name in PROGRAMS:
             item.add_marker("programs")
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.timeout(3600))
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)  # it takes longest: nothing waits for it alone

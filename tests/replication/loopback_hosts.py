@@ -79,7 +79,7 @@ class Hosts:
     def listen(self, host: int) -> Listening:
         """Run the agent of a host in this process."""
         agent = Listening(self.name(host), self.disk(host), self.application)
-        self.threads.append(Thread(target=agent.run))
+        self.threads.append(Thread(target=agent.run, daemon=True))
         self.threads[-1].start()
         wait_for(lambda: self.name(host) in self.manager.hosts())
         return agent
@@ -114,7 +114,8 @@ class Hosts:
     def close(self) -> None:
         self.manager.end(10)
         for thread in self.threads:
-            thread.join()
+            thread.join(120)
+            assert not thread.is_alive(), "an agent does not end"
         for found in self.directory.glob("disk-*/agents/*.json"):
             with suppress(ProcessLookupError, KeyError):
                 os.kill(int(json.loads(found.read_text())["pid"]), signal.SIGKILL)

@@ -97,11 +97,11 @@ def test_prometheus_is_shown_them(spark, stream, tmp_path):
     try:
         planned = counts(stream.streaming("1 second"), WINDOW, ["key"], fb.sum("x"))
         with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics")
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
         ended = run(planned, tmp_path / "ck")
     finally:
         spark.conf.unset("spark.forebay.prometheusPort")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
     (rows,) = [line for line in lines if line.startswith("forebay_rows_in_total{") and str(ended.id) in line]
     assert float(rows.rpartition(" ")[2]) == fb.progress(ended).rowsIn

@@ -89,11 +89,13 @@ def handover(query: StreamingQuery) -> Handover:
         )
     run = str(query.runId)
     with _lock:
-        for ended in [each for each, manager in _managers.items() if not manager.query.isActive]:
-            _managers.pop(ended).close()
+        ended = [_managers.pop(each) for each, manager in list(_managers.items()) if not manager.query.isActive]
         if run not in _managers:
             _managers[run] = Handover(query)
-        return _managers[run]
+        manager = _managers[run]
+    for each in ended:  # it waits for a thread that may be here, too
+        each.close()
+    return manager
 
 
 class Handover:
