@@ -39,6 +39,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .config("spark.buffer.pageSize", "1m")  # threads that tasks start keep a page each, of 64 MB, for ever
         .config("spark.sql.streaming.stopTimeout", "120s")  # what hangs is to fail, and to say where
         .config("spark.python.worker.idleTimeoutSeconds", "300")
         .config("spark.python.worker.killOnIdleTimeout", "true")
