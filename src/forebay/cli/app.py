@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import typer
 from rich.markup import escape
@@ -30,7 +29,7 @@ def main() -> None:
 
     Stores and operators of a user's own are also looked for where the program was started.
     """
-    sys.path.append(str(Path.cwd()))
+    sys.path.append("")  # whatever the directory is then, even none that is left
     try:
         app()
     except ForebayError as error:

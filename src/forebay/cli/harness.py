@@ -140,6 +140,7 @@ def ycsb(
 ) -> None:
     """Drive stores with a core workload of YCSB, for contrast. Loading does not count."""
     from forebay.harness.access import write
+    from forebay.harness.comparison import rehearse
     from forebay.harness.evaluator import evaluate
     from forebay.harness.ycsb import CORE
 
@@ -162,6 +163,8 @@ def ycsb(
 
     def drive(opened: Connector, name: str, place: Path) -> Measured:
         with _progress(name, None) as progress:
+            if rehearse(name, described.run(), memory_mb << 20):
+                raise KeyboardInterrupt
             loaded = evaluate(opened, described.load())
             return loaded if loaded.interrupted else evaluate(opened, progress.through(described.run()), directory=place)
 

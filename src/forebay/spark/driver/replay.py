@@ -62,12 +62,12 @@ def replay(spark: SparkSession, batches: Iterable[pa.RecordBatch]) -> Measured:
         raise InvalidArgument("there are no accesses to drive a store with")
     before = {name: spark.conf.get(name, None) for name in _SETTINGS}
     with tempfile.TemporaryDirectory(prefix="forebay-replay-") as place:
-        path = str(Path(place) / "accesses.parquet")
+        path = Path(place) / "accesses.parquet"
         pq.write_table(table, path)
         try:
             for name, value in _SETTINGS.items():
                 spark.conf.set(name, value)
-            keyed = spark.read.parquet(path).withColumn(_KEY, F.lit(0)).groupBy(_KEY)
+            keyed = spark.read.parquet(path.as_uri()).withColumn(_KEY, F.lit(0)).groupBy(_KEY)
             run = keyed.transformWithStateInPandas(_Replay(), f"{_RESULT} binary", "append", "none")
             measured: Measured = pickle.loads(run.collect()[0][_RESULT])  # noqa: S301  # our own task has written it
         finally:
