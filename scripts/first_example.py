@@ -18,7 +18,7 @@ assert ".venv" not in forebay.__file__ and "src" not in Path(forebay.__file__).p
 
 with tempfile.TemporaryDirectory() as directory:
     names = {"SparkSession": SparkSession, "fb": forebay}
-    exec(settings, names)  # noqa: S102
+    exec(settings, names)  # noqa: S102 - our own README
     spark = names["spark"]
     path, out, checkpoint = (f"{directory}/{name}" for name in ("in", "out", "checkpoint"))
     flights = spark.range(2 * 24 * 60).selectExpr(
@@ -26,7 +26,7 @@ with tempfile.TemporaryDirectory() as directory:
     )
     flights.repartitionByRange(3, "departed").write.parquet(path)
     names |= {"path": path, "out": out, "checkpoint": checkpoint, "schema": flights.schema}
-    exec(example.replace(".start(out)", ".trigger(availableNow=True).start(out).awaitTermination()"), names)  # noqa: S102
+    exec(example.replace(".start(out)", ".trigger(availableNow=True).start(out).awaitTermination()"), names)  # noqa: S102 - as above
     rows = spark.read.parquet(out).orderBy("carrier").collect()
     assert [(row.carrier, row.n) for row in rows] == [(f"carrier {number}", 480) for number in range(3)], rows
     print(f"forebay {forebay.__version__}: the README's first example gives {len(rows)} rows")  # noqa: T201

@@ -64,7 +64,8 @@ class ForebayRmw(Connector):
     def __init__(self, directory: Path, memory: int) -> None:
         self._store = RmwStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=_UNSYNCED)
         self._table = table = self._store.table
-        # What a table does already is called as it is: a call in between takes a twentieth of an access.
+        # What a table does already is called as it is: a call in between takes a twentieth of an access. For mypy a method
+        # is no attribute that could be set.
         self.get, self.put, self.delete = table.__getitem__, table.put, table.discard  # type: ignore[method-assign, assignment]
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:

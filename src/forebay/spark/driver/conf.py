@@ -227,8 +227,8 @@ def _lacks_forebay(executable: str) -> bool:
     found = shutil.which(executable)
     if found is None or Path(found).parent == Path(sys.executable).parent:
         return False  # Spark itself reports one that does not exist
-    # the executable is the one that the session runs its workers with anyway
-    return subprocess.run([found, "-c", "import forebay"], capture_output=True, check=False).returncode != 0  # noqa: S603
+    tried = subprocess.run([found, "-c", "import forebay"], capture_output=True, check=False)  # noqa: S603 - Spark runs it too
+    return tried.returncode != 0
 
 
 def _integer(session: SparkSession, name: str, default: int, least: int) -> int:

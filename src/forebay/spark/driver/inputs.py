@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -198,4 +197,5 @@ def _is_star(argument: Column | str) -> bool:
     return isinstance(argument, str) and argument == "*"
 
 
-_arrow: Callable[[T.DataType], Any] = lambda kind: to_arrow_type(kind, timezone="UTC")  # noqa: E731
+def _arrow(kind: T.DataType) -> Any:
+    return to_arrow_type(kind, timezone="UTC")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
 
@@ -29,10 +28,12 @@ def redefined(plan: str) -> str | None:
     for place, (depth, node, above) in enumerate(nodes):
         if not any(operator.clock is not Clock.WALL for operator in operators(node)):
             continue
-        below = itertools.takewhile(lambda other: other[0] > depth, nodes[place + 1 :])  # noqa: B023
         columns = [found[1] for found in map(_WATERMARK.match, above) if found]
-        if columns and any(_WATERMARK.match(other) for _, other, _ in below):
-            return columns[-1]
+        for deep, other, _ in nodes[place + 1 :]:
+            if deep <= depth:
+                break
+            if columns and _WATERMARK.match(other):
+                return columns[-1]
     return None
 
 

@@ -92,8 +92,8 @@ class TimeWindow:
                 "a multiple of the slide changes nothing"
             )
         text = f"window({text_of(self.time_column)}, {seconds(size)}, every {seconds(slide)}, from {seconds(offset)})"
-        durations = (self.window_duration, self.slide_duration, self.start_time)
-        result = F.window(self.time_column, *(None if each is None else as_text(each) for each in durations))  # type: ignore[arg-type]
+        slide_text, start_text = (None if each is None else as_text(each) for each in (self.slide_duration, self.start_time))
+        result = F.window(self.time_column, as_text(self.window_duration), slide_text, start_text)
         return Assignment(AlignedWindows(size, slide, offset), "window", text, result)
 
 

@@ -13,7 +13,7 @@ from pyspark import TaskContext, cloudpickle
 
 def dumps(value: object) -> bytes:
     """An operator's plan as bytes, a user's functions included, as Spark ships functions."""
-    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]  # Spark has left out its types
 
 
 def loads(data: bytes) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 TOGETHER = 0.5
 """Seconds for which a worker stays busy at least, so that the tasks beside it get workers of their own."""
 
+_OF_TASKS = ("pandas", "forebay.engine.open", "forebay.spark.worker.operator", "forebay.spark.worker.pack")
+
 
 def warmer(place: Place | None) -> ArrowMap:
     """What gives the same batches, from a worker that is ready for operators, on a host whose agent runs if need be."""
@@ -27,13 +30,8 @@ def warmer(place: Place | None) -> ArrowMap:
     def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.monotonic()
         startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
-        # Loaded for the tasks to come, and not used here.
-        import pandas as pd  # noqa: F401
-
-        import forebay.engine.open
-        import forebay.spark.worker.operator
-        import forebay.spark.worker.pack  # noqa: F401
-
+        for module in _OF_TASKS:
+            importlib.import_module(module)
         startup.settle()
         if place is not None:
             place.prepare()
