@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,7 +11,19 @@ from streams import generate
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver import checkpoint, conf, configure
-from forebay.spark.driver.configure import CHANGELOG, LOGS, PARTITIONS, PROVIDER, RECORDS, RENAMING, ROCKSDB, SOCKETS
+from forebay.spark.driver.configure import (
+    CHANGELOG,
+    DAEMON,
+    LOADED,
+    LOGS,
+    PARTITIONS,
+    PROVIDER,
+    RECORDS,
+    RENAMING,
+    ROCKSDB,
+    SOCKETS,
+    TRACEBACKS,
+)
 
 
 @pytest.fixture
@@ -28,8 +41,8 @@ def settings(builder):
     return {name: value for name, value in fb.configure(builder)._options.items() if name != "spark.master"}
 
 
-ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000"}
-LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
+ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
+LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"} | ({DAEMON: LOADED} if sys.platform == "linux" else {})
 
 
 @pytest.mark.parametrize(
@@ -70,7 +83,8 @@ def test_what_is_set_is_left_alone(fresh, monkeypatch):
     monkeypatch.setenv(
         "PYSPARK_SUBMIT_ARGS", f"--master 'local[5]' --conf {CHANGELOG}=false --conf={PARTITIONS}=8 pyspark-shell"
     )
-    assert settings(SparkSession.builder) == {PROVIDER: ROCKSDB, LOGS: RENAMING}
+    left = {RECORDS, PARTITIONS, SOCKETS, CHANGELOG}
+    assert settings(SparkSession.builder) == {name: value for name, value in LOCAL.items() if name not in left}
     assert settings(SparkSession.builder.config(PROVIDER, "org.example.Other"))[PROVIDER] == "org.example.Other"
     other = fresh / "other.conf"
     other.write_text("spark.master yarn\n")

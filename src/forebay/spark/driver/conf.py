@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
 from forebay.spark.driver.capture import CAPTURE
-from forebay.spark.driver.configure import PROVIDER, ROCKSDB, SOCKETS, missing
+from forebay.spark.driver.configure import PROVIDER, ROCKSDB, STATIC, missing
 from forebay.spark.properties import PREFIX
 from forebay.state.places import Durability, Place, local_path
 from forebay.store.archive import archive_at
@@ -196,7 +196,7 @@ def _calls(settings: Mapping[str, str]) -> str:
     """Settings as calls that make them; those that a session has from its beginning, as calls of its builder."""
     return "\n".join(
         f'    builder.config("{name}", "{value}")  # of a new session'
-        if name == SOCKETS
+        if name in STATIC
         else f'    spark.conf.set("{name}", "{value}")'
         for name, value in settings.items()
     )

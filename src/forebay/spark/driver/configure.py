@@ -30,6 +30,12 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
+TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
+DAEMON = "spark.python.daemon.module"
+LOADED = "forebay.spark.worker.daemon"
+
+STATIC = (SOCKETS, DAEMON)
+"""What counts only if it is set before there is a session."""
 
 _LONGEST_DIRECTORY = 64
 """Of sockets: Linux takes paths of 107 bytes, and Spark's names have 43."""
@@ -79,7 +85,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 def wanted(given: Mapping[str, str]) -> dict[str, str]:
     """The settings that forebay wants where ``given`` are those that there are, whether they are among those or not."""
     master = given.get("spark.master", "local[*]")  # what pyspark takes
-    settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000"}
+    settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
     cores = _cores(master, given)
     if cores is not None:
         settings[PARTITIONS] = str(cores)
@@ -88,6 +94,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
             settings[LOGS] = RENAMING
         if _has_place_for_sockets(given):
             settings[SOCKETS] = "true"
+        if sys.platform == "linux":  # elsewhere libraries do not expect that a process forks that has loaded them
+            settings[DAEMON] = LOADED
     return settings
 
 

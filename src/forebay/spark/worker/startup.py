@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import pickle
 import sys
@@ -27,6 +28,12 @@ def loads(data: bytes) -> Any:
     plan = pickle.loads(data)
     settle()
     return plan
+
+
+def load_all() -> None:
+    """Import what tasks of an operator need, before there is one."""
+    for module in ("pandas", "forebay.engine.open", "forebay.spark.worker.operator", "forebay.spark.worker.pack"):
+        importlib.import_module(module)
 
 
 def settle() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 TOGETHER = 0.5
 """Seconds for which a worker stays busy at least, so that the tasks beside it get workers of their own."""
 
-_OF_TASKS = ("pandas", "forebay.engine.open", "forebay.spark.worker.operator", "forebay.spark.worker.pack")
-
 
 def warmer(place: Place | None) -> ArrowMap:
     """What gives the same batches, from a worker that is ready for operators, on a host whose agent runs if need be."""
@@ -30,8 +27,7 @@ def warmer(place: Place | None) -> ArrowMap:
     def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.monotonic()
         startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
-        for module in _OF_TASKS:
-            importlib.import_module(module)
+        startup.load_all()
         startup.settle()
         if place is not None:
             place.prepare()

@@ -1,0 +1,35 @@
+"""The process of which Spark forks its Python workers, with all that the tasks of an operator load.
+
+Spark's own daemon loads next to nothing, so that each worker spends a second or two of its first task with imports.
+Nothing here may start a thread of Python or a pool of a library: a fork would not have them, and would wait for them. The
+threads that pyarrow, NumPy and polars start when they are imported are their allocators' and OpenBLAS', which look after
+forks themselves, and one of polars that waits until queries spill.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+
+from pyspark.daemon import manager
+
+from forebay.spark.worker import startup
+
+
+def load() -> None:
+    """Load what workers need, so that they share its memory."""
+    # polars takes its number of threads when it is imported. Spark gives this variable the number of cores of a task.
+    os.environ.setdefault("POLARS_MAX_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    importlib.import_module("pyspark.worker")
+    startup.load_all()
+    import numpy as np
+
+    os.register_at_fork(after_in_child=np.random.seed)  # each worker draws numbers of its own, as if it had imported NumPy
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    load()
+    manager()

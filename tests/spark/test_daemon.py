@@ -1,0 +1,42 @@
+"""The workers of a local session: where they come from, and what they have when they begin."""
+
+import os
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from streams import generate, run
+
+import forebay as fb
+from forebay.spark.driver.configure import DAEMON, LOADED
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fb.configure gives no daemon there")
+
+
+def parent(key, rows: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame({"daemon": [os.getppid()]})
+
+
+def about(batches):
+    time.sleep(1)  # so that a worker cannot take both tasks
+    for _ in batches:
+        loaded = "polars" in sys.modules and "forebay.engine.open" in sys.modules
+        yield pa.record_batch(
+            {"daemon": [os.getppid()], "worker": [os.getpid()], "drawn": [np.random.random()], "loaded": [loaded]}
+        )
+
+
+def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark, tmp_path):
+    assert spark.conf.get(DAEMON) == LOADED
+    schema = "daemon long, worker long, drawn double, loaded boolean"
+    seen = spark.range(2, numPartitions=2).mapInArrow(about, schema).collect()
+    assert [row.loaded for row in seen] == [True, True]
+    assert len({row.worker for row in seen}) == len({row.drawn for row in seen}) == 2
+    stream = generate(spark, tmp_path, keys=6, rows=100, files=2)
+    windows = fb.groupBy(stream.streaming("0 seconds"), fb.window("ts", "1 second"), "key")
+    run(windows.agg(fb.apply(parent, "daemon long")), tmp_path / "checkpoint", "daemons")
+    daemons = {row.daemon for row in spark.table("daemons").collect()}
+    assert daemons == {row.daemon for row in seen} and len(daemons) == 1
