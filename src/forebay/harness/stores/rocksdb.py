@@ -2,8 +2,8 @@
 
 In their place a merge puts what it appends under a key of its own, the state key and a number, without reading; a get reads
 the range of these keys, and a delete removes them in one batch. That is as lazy as RocksDB's own merge. Which state keys
-have such a range is kept in memory. RocksDB's own delete of a range was up to 20 times slower: it keeps ranges and asks all of
-them at each read.
+have such a range is kept in memory. RocksDB's own delete of a range was up to 20 times slower: it keeps ranges and asks all
+of them at each read.
 """
 
 from __future__ import annotations
