@@ -16,20 +16,18 @@ from forebay.spark.driver.configure import DAEMON, LOADED
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fb.configure gives no daemon there")
 
 
-def parent(key, rows: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame({"daemon": [os.getppid()]})
-
-
-def about(batches):
-    time.sleep(1)  # so that a worker cannot take both tasks
-    for _ in batches:
-        loaded = "polars" in sys.modules and "forebay.engine.open" in sys.modules
-        yield pa.record_batch(
-            {"daemon": [os.getppid()], "worker": [os.getpid()], "drawn": [np.random.random()], "loaded": [loaded]}
-        )
-
-
 def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark, tmp_path):
+    def parent(key, rows: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"daemon": [os.getppid()]})
+
+    def about(batches):
+        time.sleep(1)  # so that a worker cannot take both tasks
+        for _ in batches:
+            loaded = "polars" in sys.modules and "forebay.engine.open" in sys.modules
+            yield pa.record_batch(
+                {"daemon": [os.getppid()], "worker": [os.getpid()], "drawn": [np.random.random()], "loaded": [loaded]}
+            )
+
     assert spark.conf.get(DAEMON) == LOADED
     schema = "daemon long, worker long, drawn double, loaded boolean"
     seen = spark.range(2, numPartitions=2).mapInArrow(about, schema).collect()

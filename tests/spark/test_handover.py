@@ -146,7 +146,7 @@ def disturbed(spark, cluster, kind, seeds, files):
 
     handing = threading.Thread(target=hand_over, args=[random.Random(seeds[0])], daemon=True)
     handing.start()
-    for seed in seeds:
+    for done, seed in enumerate(seeds, 1):
         chance = random.Random(seed)
         for how in {"kill": ["kill"], "cut": ["cut"], "both": ["cut", "kill"]}[chance.choice(["kill", "cut", "both"])]:
             wait_for(lambda: len(manager.usable()) == len(cluster.alive) >= 3, run)
@@ -158,6 +158,7 @@ def disturbed(spark, cluster, kind, seeds, files):
                 run.push()
             disturbing.join()
             run.push()
+        wait_for(lambda done=done: handed[0] >= done, run)
     ended.set()
     handing.join()
     return [handed[0], *run.end()]
