@@ -47,6 +47,11 @@ def test_random_accesses_are_those_of_a_dict(kind, seed, tmp_path):
         else:
             named = next(iter(model), named)
             assert (table.take(named) or None) == model.pop(named, None)
+        if number % 15 == 0:
+            given = {(f"user {number % 30}", (each, each + 10)): number for each in (start, start + 10)}
+            table.give(given)
+            for each in given:
+                model[each] = number if kind is LastValues else [*model.get(each, []), number]
         if number % 500 == 0:
             table.settle()
         if number % 40 == 0:

@@ -14,7 +14,7 @@ import itertools
 import math
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -127,30 +127,42 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         self._store.append(batch, slots)
         self._store.compact()
 
-    def read_batch(self, names: Sequence[StateKey]) -> list[list[Any]]:
-        """The values of state keys, which stay, in the order in which they were added; by one read of the store."""
-        self.settle()
-        slots = self._slots(names)
-        frame = self._store.get(np.unique(slots[slots >= 0]))
-        found: dict[int, list[Any]] = {}
-        if frame.height:
-            (values,) = as_python(frame, pa.schema([self._schema.field(1)]))
-            for slot, value in zip(frame[SLOT].to_list(), values, strict=True):
-                found.setdefault(slot, []).append(value)
-        return [found.get(slot, []) for slot in slots.tolist()]
+    def give(self, values: Mapping[StateKey, Any]) -> None:
+        """Give each of some state keys a value. As soon as the store has any, values go there at once."""
+        if self._stored:
+            names = list(values)
+            keys = pa.array([key for key, _ in names], self._schema.types[0])
+            columns = [keys, pa.array(values.values(), self._schema.types[1])]
+            self.write(pa.RecordBatch.from_arrays(columns, schema=self._schema), _bounds(names))
+        else:
+            self._hold(values)
+
+    def read_batch(self, names: Sequence[StateKey]) -> list[Sequence[Any]]:
+        """The values of state keys, which stay, in the order in which they were added; the store is read once for all."""
+        older = self._older([named for named in names if self._asks(named)]) if self._stored else {}
+        nothing: Sequence[Any] = ()
+        return [[*older.get(named, nothing), *(self._rows(self[named]) if named in self else nothing)] for named in names]
 
     def discard_batch(self, names: Sequence[StateKey]) -> None:
         """Remove what some state keys have."""
-        self.settle()
-        slots = self._slots(names)
-        self._store.remove(np.unique(slots[slots >= 0]))
-        self._stored = len(self._store.index)
+        for named in names:
+            self._drop(named)
+        if self._stored:
+            self._forget_all(names)
 
     # private ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _rows(self, held: Held) -> Sequence[Any]:
         """The values of an entry."""
+
+    @abstractmethod
+    def _hold(self, values: Mapping[StateKey, Any]) -> None:
+        """Keep a value of each of some state keys in memory, where there is no other."""
+
+    @abstractmethod
+    def _asks(self, named: StateKey) -> bool:
+        """Whether the store may have something of a state key that belongs to its values."""
 
     @abstractmethod
     def _count(self) -> int:
@@ -227,6 +239,26 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         if slot >= 0:
             self._lose(named, slot)
 
+    def _forget_all(self, names: Sequence[StateKey]) -> None:
+        """Have the store lose what it has of state keys, unread."""
+        self._remove_gone()
+        slots = self._slots(names)
+        self._store.remove(np.unique(slots[slots >= 0]))
+        self._stored = len(self._store.index)
+
+    def _older(self, names: Sequence[StateKey]) -> dict[StateKey, list[Any]]:
+        """What the store has of some state keys, which stays there."""
+        self._remove_gone()
+        slots = self._slots(names)
+        frame = self._store.get(np.unique(slots[slots >= 0]))
+        if not frame.height:
+            return {}
+        found: dict[int, list[Any]] = {}
+        (values,) = as_python(frame, pa.schema([self._schema.field(1)]))
+        for slot, value in zip(frame[SLOT].to_list(), values, strict=True):
+            found.setdefault(slot, []).append(value)
+        return {named: found[slot] for named, slot in zip(names, slots.tolist(), strict=True) if slot in found}
+
     def _lose(self, named: StateKey, slot: int) -> None:
         self._gone[named] = slot
         if len(self._gone) >= _MOST_GONE:
@@ -299,6 +331,15 @@ class LastValues(RowTable[Any]):
 
     def _rows(self, held: Any) -> Sequence[Any]:
         return (held,)
+
+    def _asks(self, named: StateKey) -> bool:
+        return named not in self
+
+    def _hold(self, values: Mapping[StateKey, Any]) -> None:
+        self.update(values)
+        self._room.left -= len(values)
+        if self._room.left < 0:
+            self._look()
 
     def _count(self) -> int:
         return len(self)
@@ -373,6 +414,13 @@ class ValueLists(RowTable[list[Any]]):
 
     def _rows(self, held: list[Any]) -> Sequence[Any]:
         return held
+
+    def _asks(self, named: StateKey) -> bool:
+        return True
+
+    def _hold(self, values: Mapping[StateKey, Any]) -> None:
+        for named, value in values.items():
+            self.append(named, value, named[1][0])
 
     def _count(self) -> int:
         return self._values

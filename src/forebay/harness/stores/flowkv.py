@@ -6,11 +6,10 @@ Reads of Listing 1 remove what they give, since an operator reads a window when 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument, StateDirectoryError
@@ -46,14 +45,6 @@ def keys(batch: pa.RecordBatch) -> Sequence[Key]:
     text = pa.FixedSizeBinaryArray.from_buffers(pa.binary(_KEY.itemsize), len(named), [None, pa.py_buffer(named.tobytes())])
     windows = zip(batch["start"].to_pylist(), batch["end"].to_pylist(), strict=True)
     return list(zip(text.to_pylist(), windows, strict=True))
-
-
-def _columns(schema: pa.Schema, values: Mapping[Key, bytes]) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-    """Values of state keys as rows of a store, and their windows."""
-    rows = pa.RecordBatch.from_arrays(
-        [pa.array([key for key, _ in values], schema.types[0]), pa.array(values.values(), schema.types[1])], schema=schema
-    )
-    return rows, np.array([window for _, window in values], np.int64)
 
 
 class ForebayRmw(Connector):
@@ -94,12 +85,9 @@ class ForebayRmw(Connector):
 
     def write_batch(self, changes: Changes) -> None:
         """Change all keys by one removal and one write. Merges read the values that there are."""
-        if changes.deletes:
-            self._table.discard_batch(changes.deletes)
-        merged = zip(changes.merges.items(), self.get_batch(list(changes.merges)) if changes.merges else (), strict=True)
-        values = changes.puts | {key: (before or b"") + value for (key, value), before in merged}
-        if values:
-            self._table.write(*_columns(self._store.schema, values))
+        self._table.discard_batch(changes.deletes)
+        merged = zip(changes.merges.items(), self.get_batch(list(changes.merges)), strict=True)
+        self._table.give(changes.puts | {key: (before or b"") + value for (key, value), before in merged})
 
     def close(self) -> None:
         """Let go of files."""
@@ -143,12 +131,8 @@ class ForebayAur(Connector):
 
     def write_batch(self, changes: Changes) -> None:
         """Change all keys by one removal and one write."""
-        removed = [*changes.deletes, *changes.puts]
-        if removed:
-            self._table.discard_batch(removed)
-        values = changes.puts | changes.merges
-        if values:
-            self._table.write(*_columns(self._store.schema, values))
+        self._table.discard_batch([*changes.deletes, *changes.puts])
+        self._table.give(changes.puts | changes.merges)
 
     def close(self) -> None:
         """Let go of files."""
