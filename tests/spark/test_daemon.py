@@ -11,6 +11,7 @@ import pytest
 from streams import generate, run
 
 import forebay as fb
+from forebay.spark.driver import early
 from forebay.spark.driver.configure import DAEMON, LOADED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fb.configure gives no daemon there")
@@ -38,3 +39,15 @@ def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark
     run(windows.agg(fb.apply(parent, "daemon long")), tmp_path / "checkpoint", "daemons")
     daemons = {row.daemon for row in spark.table("daemons").collect()}
     assert daemons == {row.daemon for row in seen} and len(daemons) == 1
+
+
+def test_the_process_is_started_when_the_first_query_is_planned_and_once(spark, tmp_path):
+    jobs, begun = spark.sparkContext.statusTracker(), set(spark.sparkContext.statusTracker().getJobIdsForGroup(early.GROUP))
+    early._begun.discard(spark.sparkContext)
+    stream = generate(spark, tmp_path, keys=6, rows=100, files=2).streaming("0 seconds")
+    for _ in range(2):
+        fb.groupBy(stream, fb.window("ts", "1 second"), "key").agg(fb.count("*"))
+    deadline = time.monotonic() + 60
+    while [jobs.getJobInfo(job).status for job in set(jobs.getJobIdsForGroup(early.GROUP)) - begun] != ["SUCCEEDED"]:
+        assert time.monotonic() < deadline, "no such job has ended, or more than one"
+        time.sleep(0.1)

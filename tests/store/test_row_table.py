@@ -24,6 +24,19 @@ def opened(kind, directory, write_buffer_bytes=4000):
     return kind(store, SCHEMA, options), store
 
 
+def batches(table, model, chance, number, start):
+    some = [*chance.sample(list(model), min(len(model), 5)), ("nobody", (0, 10))]
+    expected = [model.get(named, []) for named in some]
+    assert table.read_batch(some) == [each if isinstance(each, list) else [each] for each in expected]
+    table.discard_batch(some[1:])
+    for named in some[1:]:
+        model.pop(named, None)
+    given = {(f"user {number % 30}", (each, each + 10)): number for each in (start, start + 10)}
+    table.give(given)
+    for named in given:
+        model[named] = number if isinstance(table, LastValues) else [*model.get(named, []), number]
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", [LastValues, ValueLists])
 def test_random_accesses_are_those_of_a_dict(kind, seed, tmp_path):
@@ -47,20 +60,10 @@ def test_random_accesses_are_those_of_a_dict(kind, seed, tmp_path):
         else:
             named = next(iter(model), named)
             assert (table.take(named) or None) == model.pop(named, None)
-        if number % 15 == 0:
-            given = {(f"user {number % 30}", (each, each + 10)): number for each in (start, start + 10)}
-            table.give(given)
-            for each in given:
-                model[each] = number if kind is LastValues else [*model.get(each, []), number]
         if number % 500 == 0:
             table.settle()
-        if number % 40 == 0:
-            some = [*chance.sample(list(model), min(len(model), 9)), ("nobody", (0, 10))]
-            expected = [model.get(each, []) for each in some]
-            assert table.read_batch(some) == [each if isinstance(each, list) else [each] for each in expected]
-            table.discard_batch(some[1:])
-            for each in some[1:]:
-                model.pop(each, None)
+        if number % 20 == 0:
+            batches(table, model, chance, number, start)
     assert len(store.index) > 0
     for named, expected in model.items():
         assert table.take(named) == expected

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from forebay.spark.driver import listener, metrics, query, replicas
+from forebay.spark.driver import early, listener, metrics, query, replicas
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -46,6 +46,7 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
+    early.start(df.sparkSession)
     plan = startup.dumps(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
     chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
