@@ -6,7 +6,7 @@ them. So what a batch does to one key again and again reaches the store once, fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from forebay.harness.access import GET, MERGE, PUT
@@ -35,47 +35,54 @@ def serve(store: Connector, operations: Sequence[int], keys: Sequence[Any], valu
     >>> store.get(b"k")
     b'onetwo'
     """
-    needed = list(_needed(operations, keys))
-    stored = dict(zip(needed, store.get_batch(needed), strict=True))
+    places: dict[Any, int] = {}  # of keys, which are hashed once: those of forebay's stores are tuples, which keep no hash
+    at = [places.setdefault(key, len(places)) for key in keys]
+    names = list(places)
+    needed = _needed(operations, at)
+    stored: list[bytes | None] = [None] * len(names)
+    for place, value in zip(needed, store.get_batch([names[place] for place in needed]), strict=True):
+        stored[place] = value
     found: list[bytes | None] = []
-    written: dict[Any, list[bytes] | None] = {}  # parts of a value, or None for what was deleted
-    replaced: set[Any] = set()  # keys of which nothing that is stored stays
-    for operation, key, value in zip(operations, keys, values, strict=True):
+    written: list[list[bytes] | None] = [None] * len(names)  # parts of a value
+    replaced = bytearray(len(names))  # whether nothing that is stored stays
+    for operation, place, value in zip(operations, at, values, strict=True):
+        parts = written[place]
         if operation == _GET:
-            parts = written.get(key)
             if parts is None:
-                found.append(None if key in written else stored[key])
+                found.append(None if replaced[place] else stored[place])
             else:
-                found.append(b"".join(parts if key in replaced else (stored[key] or b"", *parts)))
+                found.append(b"".join(parts if replaced[place] else (stored[place] or b"", *parts)))
         elif operation == _MERGE:
-            parts = written.get(key)
             if parts is None:
-                written[key] = [value]
+                written[place] = [value]
             else:
                 parts.append(value)
         else:
-            written[key] = [value] if operation == _PUT else None
-            replaced.add(key)
-    if written:
-        store.write_batch(_changes(written, replaced))
+            written[place] = [value] if operation == _PUT else None
+            replaced[place] = 1
+    changes = _changes(names, written, replaced)
+    if any(changes):
+        store.write_batch(changes)
     return found
 
 
-def _needed(operations: Sequence[int], keys: Sequence[Any]) -> Iterable[Any]:
-    """Keys that are read before they are put or deleted, each once."""
-    settled = set()
-    for operation, key in zip(operations, keys, strict=True):
-        if operation != _MERGE and key not in settled:
-            settled.add(key)
+def _needed(operations: Sequence[int], at: Sequence[int]) -> list[int]:
+    """The places of keys that are read before they are put or deleted, each once."""
+    settled = bytearray(len(at))
+    needed = []
+    for operation, place in zip(operations, at, strict=True):
+        if operation != _MERGE and not settled[place]:
+            settled[place] = 1
             if operation == _GET:
-                yield key
+                needed.append(place)
+    return needed
 
 
-def _changes(written: dict[Any, list[bytes] | None], replaced: set[Any]) -> Changes:
+def _changes(names: Sequence[Any], written: Sequence[list[bytes] | None], replaced: bytearray) -> Changes:
     changes = Changes({}, {}, [])
-    for key, parts in written.items():
-        if parts is None:
-            changes.deletes.append(key)
-        else:
-            (changes.puts if key in replaced else changes.merges)[key] = b"".join(parts)
+    for name, parts, all_of_it in zip(names, written, replaced, strict=True):
+        if parts is not None:
+            (changes.puts if all_of_it else changes.merges)[name] = b"".join(parts)
+        elif all_of_it:
+            changes.deletes.append(name)
     return changes
