@@ -133,7 +133,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             names = list(values)
             keys = pa.array([key for key, _ in names], self._schema.types[0])
             columns = [keys, pa.array(values.values(), self._schema.types[1])]
-            self.write(pa.RecordBatch.from_arrays(columns, schema=self._schema), _bounds(names))
+            etts = None if self._predictor is at_end else np.ascontiguousarray(self._etts(names))
+            self.write(pa.RecordBatch.from_arrays(columns, schema=self._schema), _bounds(names), etts)
         else:
             self._hold(values)
 

@@ -12,9 +12,7 @@ import weakref
 from collections.abc import Iterator
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from forebay.spark.driver.configure import DAEMON, LOADED, wanted
@@ -28,15 +26,17 @@ _begun: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 def start(session: SparkSession) -> None:
     """Have Spark start the daemon of `configure` in local mode, unless that has been done."""
     context = session.sparkContext
-    conf = dict(context.getConf().getAll())
-    if context in _begun or conf.get(DAEMON) != LOADED or DAEMON not in wanted(conf):
+    if context in _begun:
         return
     _begun.add(context)
-    threading.Thread(target=_run, args=[session], name="forebay-early", daemon=True).start()
+    conf = dict(context.getConf().getAll())
+    if conf.get(DAEMON) == LOADED and DAEMON in wanted(conf):
+        threading.Thread(target=_run, args=[session], name="forebay-early", daemon=True).start()
 
 
 def _run(session: SparkSession) -> None:
-    with contextlib.suppress(PySparkException, Py4JError, OSError):  # it was stopped, or the query will tell
+    # The session may be stopped meanwhile, for which pyspark has many errors. A query tells what is wrong with its workers.
+    with contextlib.suppress(Exception):
         session.sparkContext.setJobGroup(GROUP, "start of the Python workers")
         session.range(1, numPartitions=1).mapInArrow(_same, "id long").collect()
 
