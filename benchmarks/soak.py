@@ -153,7 +153,7 @@ def size_of(path: Path) -> int:
 def disturb(process: subprocess.Popen[bytes], pick: random.Random, *, all_of_it: bool) -> str:
     """Kill a query, or one of its Python workers."""
     pids = members(process.pid)
-    workers = [pid for pid in pids if b"pyspark.daemon" in read(pid)]
+    workers = [pid for pid in pids if b"daemon\0pyspark.worker" in read(pid)]
     kill(pids if all_of_it or not workers else [pick.choice(workers)])
     return "all" if all_of_it else "a worker"
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 
 import numpy as np
@@ -42,6 +43,9 @@ def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark
 
 
 def test_the_process_is_started_when_the_first_query_is_planned_and_once(spark, tmp_path):
+    for thread in threading.enumerate():
+        if thread.name == early.GROUP:
+            thread.join()
     jobs, begun = spark.sparkContext.statusTracker(), set(spark.sparkContext.statusTracker().getJobIdsForGroup(early.GROUP))
     early._begun.discard(spark.sparkContext)
     stream = generate(spark, tmp_path, keys=6, rows=100, files=2).streaming("0 seconds")

@@ -24,7 +24,7 @@ JOB = Path(__file__).with_name("job_to_kill.py")
 START = 1_704_067_200_000_000
 FILES, ROWS = 8, 2000
 CLUSTER = "local-cluster[2,1,1024]"
-VICTIMS = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}
+VICTIMS = {"worker": "daemon\0pyspark.worker", "executor": "CoarseGrainedExecutorBackend"}
 PATIENCE = 240
 """Seconds until a job that does not end is taken for stuck."""
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
+from py4j.clientserver import ClientServer
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from forebay.spark.driver.configure import DAEMON, LOADED, wanted
 
 GROUP = "forebay-early"
-"""The job group of that job."""
+"""The job group of that job, and the name of the thread."""
 
 _begun: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 
@@ -29,16 +30,23 @@ def start(session: SparkSession) -> None:
     if context in _begun:
         return
     _begun.add(context)
-    conf = dict(context.getConf().getAll())
-    if conf.get(DAEMON) == LOADED and DAEMON in wanted(conf):
-        threading.Thread(target=_run, args=[session], name="forebay-early", daemon=True).start()
+    if _wanted(dict(context.getConf().getAll())):
+        row = session.range(1, numPartitions=1).mapInArrow(_same, "id long")
+        threading.Thread(target=_run, args=[context, row], name=GROUP, daemon=True).start()
 
 
-def _run(session: SparkSession) -> None:
+def _wanted(conf: Mapping[str, str]) -> bool:
+    if conf.get(DAEMON) != LOADED or DAEMON not in wanted(conf) or conf.get("spark.python.use.daemon", "true") != "true":
+        return False
+    # Elsewhere a thread has the job group of any other one (PYSPARK_PIN_THREAD=false).
+    return isinstance(SparkContext._gateway, ClientServer)
+
+
+def _run(context: SparkContext, row: DataFrame) -> None:
     # The session may be stopped meanwhile, for which pyspark has many errors. A query tells what is wrong with its workers.
     with contextlib.suppress(Exception):
-        session.sparkContext.setJobGroup(GROUP, "start of the Python workers")
-        session.range(1, numPartitions=1).mapInArrow(_same, "id long").collect()
+        context.setJobGroup(GROUP, "start of the Python workers")
+        row.collect()
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -67,7 +67,7 @@ def replay(spark: SparkSession, batches: Iterable[pa.RecordBatch]) -> Measured:
         try:
             for name, value in _SETTINGS.items():
                 spark.conf.set(name, value)
-            keyed = spark.read.parquet(path.as_uri()).withColumn(_KEY, F.lit(0)).groupBy(_KEY)
+            keyed = spark.read.parquet(f"file://{path}").withColumn(_KEY, F.lit(0)).groupBy(_KEY)
             run = keyed.transformWithStateInPandas(_Replay(), f"{_RESULT} binary", "append", "none")
             measured: Measured = pickle.loads(run.collect()[0][_RESULT])  # noqa: S301  # our own task has written it
         finally:

@@ -46,7 +46,6 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
-    early.start(df.sparkSession)
     plan = startup.dumps(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
     chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
@@ -72,6 +71,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     emitted = packed.groupBy(VNODE).transformWithStateInPandas(
         operator, T.StructType([*beside, *(columns or [])]), "append", clock.value, eventTimeColumnName=event_time
     )
+    early.start(df.sparkSession)
     if columns is None:
         return _with_time(emitted.mapInArrow(stages.unpack, bound.schema), bound)
     return emitted.select(*_put_together(bound))

@@ -20,12 +20,20 @@ from forebay.spark.worker import startup
 def load() -> None:
     """Load what workers need, so that they share its memory."""
     # polars takes its number of threads when it is imported. Spark gives this variable the number of cores of a task.
-    os.environ.setdefault("POLARS_MAX_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    cores = os.environ.get("OMP_NUM_THREADS", "")  # a user may have set it to something else
+    os.environ.setdefault("POLARS_MAX_THREADS", cores if cores.isdecimal() else "1")
     importlib.import_module("pyspark.worker")
     startup.load_all()
     import numpy as np
 
-    os.register_at_fork(after_in_child=np.random.seed)  # each worker draws numbers of its own, as if it had imported NumPy
+    daemon = os.getpid()
+
+    def draw_anew() -> None:
+        """Have a worker draw numbers of its own, as if it had imported NumPy; but not what a worker forks."""
+        if os.getppid() == daemon:
+            np.random.seed()
+
+    os.register_at_fork(after_in_child=draw_anew)
     gc.collect()
     gc.freeze()
 
