@@ -25,10 +25,10 @@ PAGE = ROOT / "docs" / "harness.md"
 PROGRAM = (sys.executable, "-c", "from forebay.cli.app import main; main()", "harness", "compare", "--stores", "all")
 LARGER = tuple(str(path) for path in sorted((ROOT / "benchmarks" / "larger").glob("*.toml")))
 FULL = {
-    "single": ("--workloads", "all", "--limit", "300000", "--seconds", "2", "--rounds", "3", "--contrast"),
+    "single": ("--workloads", "all", "--limit", "300000", "--seconds", "1", "--rounds", "3", "--contrast"),
     "batched": ("--workloads", "all", "--limit", "300000", "--seconds", "1", "--rounds", "3", "--batched"),
-    "larger": (*LARGER, "--limit", "2000000", "--seconds", "10"),
-    "larger-batched": (*LARGER, "--limit", "2000000", "--seconds", "10", "--batched"),
+    "larger": (*LARGER, "--limit", "2000000", "--seconds", "6"),
+    "larger-batched": (*LARGER, "--limit", "2000000", "--seconds", "6", "--batched"),
 }
 SMALL = {
     "single": ("--workloads", "all", "--limit", "2000", "--seconds", "0.2"),
