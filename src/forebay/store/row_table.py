@@ -129,6 +129,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
     def give(self, values: Mapping[StateKey, Any]) -> None:
         """Give each of some state keys a value. As soon as the store has any, values go there at once."""
+        if not values:
+            return
         if self._stored:
             names = list(values)
             keys = pa.array([key for key, _ in names], self._schema.types[0])
@@ -140,7 +142,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
     def read_batch(self, names: Sequence[StateKey]) -> list[Sequence[Any]]:
         """The values of state keys, which stay, in the order in which they were added; the store is read once for all."""
-        older = self._older([named for named in names if self._asks(named)]) if self._stored else {}
+        asked = [named for named in names if self._asks(named)] if self._stored else []
+        older = self._older(asked) if asked else {}
         nothing: Sequence[Any] = ()
         return [[*older.get(named, nothing), *(self._rows(self[named]) if named in self else nothing)] for named in names]
 
@@ -148,7 +151,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         """Remove what some state keys have."""
         for named in names:
             self._drop(named)
-        if self._stored:
+        if self._stored and names:
             self._forget_all(names)
 
     # private ---------------------------------------------------------------------------------------------------------
