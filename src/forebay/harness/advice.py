@@ -229,11 +229,11 @@ def pattern_of(sample: Sample, ranking: Sequence[Ranked]) -> Iterator[str]:
         found = next((each for each in ranking if each.name == store), None)
         if found is not None and found.name != best.name:
             how = (
-                f"{found.throughput / best.throughput:.2g} of {best.name}"
+                f"at {found.throughput / best.throughput:.2g} of {best.name}"
                 if found.apart(best)
                 else "within the noise of the fastest"
             )
-            yield f"Its store, {store}, is at {how} here, where accesses come one at a time; in Spark it gets batches."
+            yield f"Its store, {store}, is {how} here, where accesses come one at a time; in Spark it gets batches."
         elif found is not None:
             yield f"Its store, {store}, is the fastest."
 
