@@ -5,7 +5,7 @@ from installed_stores import require
 
 from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.harness.access import MERGE, PUT, accesses
-from forebay.harness.stores import STORES, Changes, open_store
+from forebay.harness.stores import STORES, Changes, find_store, open_store
 from forebay.testing import ConnectorTests
 
 
@@ -74,6 +74,13 @@ def test_all_stores_are_tested():
 def test_an_unknown_store_is_an_error(name, tmp_path):
     with pytest.raises(InvalidArgument, match=r"there is no store .*use one of dict, sqlite"):
         open_store(name, tmp_path)
+
+
+def test_a_module_and_a_class_that_are_not_there_are_told_apart():
+    with pytest.raises(InvalidArgument, match=r"neither this directory nor Python has a module 'no\.such'"):
+        find_store("no.such:Store")
+    with pytest.raises(InvalidArgument, match="the module has no 'Nothing'"):
+        find_store("json:Nothing")
 
 
 def test_a_store_of_ones_own_is_named_by_its_class(tmp_path):

@@ -135,13 +135,18 @@ def find_store(name: str) -> type[Connector]:
     module, _, cls = name.partition(":")
     if name in STORES:
         module, cls = f"{__name__}.{STORES[name][0]}", STORES[name][1]
+    why = ""
     try:
         found: type[Connector] = getattr(import_module(module), cls)
     except ModuleNotFoundError as error:
         if error.name and not f"{module}.".startswith(f"{error.name}."):
             raise  # it is there, and needs what is not
-    except (AttributeError, ValueError):
+        if cls:
+            why = f": neither this directory nor Python has a module {module!r}"
+    except AttributeError:
+        why = f": the module has no {cls!r}"
+    except ValueError:
         pass
     else:
         return found
-    raise InvalidArgument(f"there is no store {name!r}; use one of {', '.join(STORES)}, or module:Class")
+    raise InvalidArgument(f"there is no store {name!r}{why}; use one of {', '.join(STORES)}, or module:Class")
