@@ -1,7 +1,7 @@
 """What a query with much state does when a host is lost, added, retired or slowed down, after Rhino (section 5).
 
     python benchmarks/handover.py [--sizes 1 10] [--events lost added slowed retired] [--systems replicas checkpoint spark]
-                                  [--workloads nbq8 latest]
+                                  [--workloads nbq8 latest nbq5 nbqx]
 
 The queries are those of `workloads`. They run on hosts with shaped networks, see `hosts`:
 
@@ -167,7 +167,7 @@ class Run:
     def __init__(self, system: str, workload: str, gigabytes: float, cluster: Hosts, *, check: bool) -> None:
         self.system, self.cluster, self.check = system, cluster, check
         made = WORKLOADS[workload]
-        self.source = made(hosts.BASE / "source", max(6, round(gigabytes * 1e9 / made.unit_bytes)))
+        self.source = made(hosts.BASE / "source", max(6, round(gigabytes * 1e9 / made.state_bytes)))
         self.spark = session(system, cluster)
         wait_for(lambda: len(self._executors()) == HOSTS, "not every host has an executor")
         writer = self.source.results(self.spark, system).writeStream
@@ -559,17 +559,26 @@ def main() -> None:
         return
     if not arguments.unchecked:
         for workload, system in itertools.product(arguments.workloads, arguments.systems):
+            if not able(system, workload):
+                continue
             measured(system, workload, CHECK, arguments.events, arguments.conf, check=True)
             print(f"check    {workload:8} {system:12} rows equal", flush=True)
     (OUT / "machine.json").write_text(json.dumps(machine(), indent=1))
     for workload, gigabytes in itertools.product(arguments.workloads, arguments.sizes):
         pace = arguments.pace
         for system in arguments.systems:
+            if not able(system, workload):
+                continue
             print(f"{workload}, {system}, {gigabytes} GB", flush=True)
             lines = measured(system, workload, gigabytes, arguments.events, arguments.conf, pace)
             pace = pace or next((line["row"]["load"] for line in lines), None)
     tables()
     charts()
+
+
+def able(system: str, workload: str) -> bool:
+    """Whether the system has the operators of the query."""
+    return system != "spark" or WORKLOADS[workload].in_spark
 
 
 def append(path: Path, rows: list[Row]) -> None:

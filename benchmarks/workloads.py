@@ -8,6 +8,11 @@ nbq8         persons (206 bytes) with the auctions that they open (269 bytes), t
              none is read before (AAR)
 latest       for each key how many rows it had, and the whole last one, of 1,000 bytes: in the beginning each row is of a
              new key; then rows are of keys from all over the state, which is read and written again with each (RMW)
+nbq5         how many bids (32 bytes) each of 100,000 auctions got in the last minute, every 10 seconds: query 5 as in Rhino.
+             The state is small, however much was read (RMW)
+nbqx         auctions with their bids, two for each auction, in five joins at once: in sessions with gaps of 30, 60, 90 and
+             120 minutes, and in windows of four hours, Rhino's own query. Sessions end while it runs, and leave (AUR, AAR).
+             Spark's streams have no join in sessions
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +44,14 @@ class Workload(ABC):
     """
 
     rows: int
-    """In a unit."""
+    """In a unit; a row that several operators read counts for each."""
     unit_bytes: int
+    """Of these rows."""
+    state_bytes: int
+    """What a unit leaves in state, on average, when all are there that make the state."""
     kinds: tuple[str, ...]
+    in_spark = True
+    """Whether Spark has such operators."""
 
     def __init__(self, directory: Path, units: int) -> None:
         self.directory, self.units, self.count = directory, units, 0
@@ -87,7 +97,7 @@ class Nbq8(Workload):
 
     persons, auctions = 10_000, 30_000
     rows = persons + auctions
-    unit_bytes = 206 * persons + 269 * auctions
+    unit_bytes = state_bytes = 206 * persons + 269 * auctions
     kinds = ("auctions", "persons")
     window, step = 12 * 3600, 10
     """Seconds of event time of a window, and between the first rows of two units."""
@@ -139,7 +149,7 @@ class Latest(Workload):
     """The last row of each key."""
 
     rows = 10_000
-    unit_bytes = 1_000 * rows
+    unit_bytes = state_bytes = 1_000 * rows
     kinds = ("offers",)
 
     def made(self, random: np.random.Generator) -> dict[str, dict[str, object]]:
@@ -161,7 +171,138 @@ class Latest(Workload):
         return list(latest.agg(F.count("*"), F.sum(F.pmod(F.xxhash64("key", "last"), F.lit(1_000_003)))).first() or ())
 
 
-WORKLOADS: dict[str, Callable[[Path, int], Workload]] = {"nbq8": Nbq8, "latest": Latest}
+class Nbq5(Workload):
+    """Bids of the last minute."""
+
+    rows = 312_500
+    unit_bytes = state_bytes = 32 * rows
+    kinds = ("bids",)
+    auctions = 100_000
+    step = 10
+    begin = 1_700_000_000
+    beyond = 1_000_000
+    """The number of a unit after all others."""
+
+    def made(self, random: np.random.Generator) -> dict[str, dict[str, object]]:
+        return {
+            "bids": {
+                "ts": np.arange(self.rows) * (self.step * 1_000_000 // self.rows),
+                "auction": random.integers(0, self.auctions, self.rows),
+                "bidder": random.integers(0, self.auctions, self.rows),
+                "price": random.integers(0, 10_000, self.rows),
+            }
+        }
+
+    def results(self, spark: SparkSession, how: str) -> DataFrame:
+        bids = self.read(spark, "bids", "ts long, auction long, bidder long, price long", batch=how == "batch")
+        bids = bids.withColumn(
+            "ts", F.timestamp_micros(F.col("ts") + (F.col("number") * self.step + self.begin) * 1_000_000)
+        )
+        bids = bids if how == "batch" else bids.withWatermark("ts", "1 second")
+        if how in ("spark", "batch"):
+            return bids.groupBy(F.window("ts", "60 seconds", "10 seconds"), "auction").agg(F.count("*").alias("bids"))
+        return fb.groupBy(bids, fb.window("ts", "60 seconds", "10 seconds"), "auction").agg(fb.count("*").alias("bids"))
+
+    def answer(self, results: DataFrame) -> list[int]:
+        own = results.where(F.unix_seconds("window.end") <= self.begin + self.beyond * self.step)
+        mark = F.sum(F.pmod(F.xxhash64("window.start", "auction", "bids"), F.lit(1_000_003)))
+        return list(own.agg(F.count("*"), mark).first() or ())
+
+    def last(self) -> list[int]:
+        return [self.beyond, self.beyond + 1]
+
+
+class Nbqx(Workload):
+    """Auctions with their bids, five times."""
+
+    gaps = (30, 60, 90, 120)
+    """Minutes."""
+    hours = 4
+    auctions, bids = 30_000, 60_000
+    joins = len(gaps) + 1
+    rows = joins * (auctions + bids)
+    unit_bytes = joins * (269 * auctions + 32 * bids)
+    in_spark = False
+    span = 120
+    """Minutes of event time of the units that make the state: of each gap's rows it holds as many as that gap is long."""
+    state_bytes = unit_bytes * (sum(gaps) + span) // (span * joins)
+    kinds = ("bids", "auctions")
+    late = 3
+    """Bids are for auctions that came in as many units before, at most."""
+    begin = 1_699_200_000
+    beyond = 1_000_000
+
+    def __init__(self, directory: Path, units: int) -> None:
+        super().__init__(directory, units)
+        self.step = self.span * 60 // units
+
+    def made(self, random: np.random.Generator) -> dict[str, dict[str, object]]:
+        auctions = {
+            "place": np.arange(self.auctions) / self.auctions,
+            "auction": random.permutation(self.auctions),
+            "payload": noise(random, self.auctions, 269 - 16),
+        }
+        bids = {
+            "place": np.arange(self.bids) / self.bids,
+            "auction": random.integers(0, self.auctions, self.bids),
+            "back": random.integers(0, self.late + 1, self.bids),
+            "price": np.arange(self.bids),
+        }
+        return {"auctions": auctions, "bids": bids}
+
+    def results(self, spark: SparkSession, how: str) -> DataFrame:
+        batch = how == "batch"
+        parts = []
+        for gap in self.gaps:
+            auctions, bids = (self._side(spark, kind, batch=batch) for kind in ("auctions", "bids"))
+            length = f"{gap} minutes"
+            if batch:
+                parts.append(self._sessions(auctions, bids, length))
+            else:
+                joined = fb.join(auctions, bids, on="auction", window=fb.session_window("ts", length))
+                parts.append(joined.withColumnRenamed("session_window", "window"))
+        auctions, bids = (self._side(spark, kind, batch=batch) for kind in ("auctions", "bids"))
+        if batch:
+            window = F.window("ts", f"{self.hours} hours")
+            parts.append(
+                auctions.withColumn("window", window).join(bids.withColumn("window", window), ["window", "auction"])
+            )
+        else:
+            parts.append(fb.join(auctions, bids, on="auction", window=fb.window("ts", f"{self.hours} hours")))
+        named = [
+            part.select(F.lit(name).alias("join"), "window", "auction", "payload", "price")
+            for name, part in enumerate(parts)
+        ]
+        return reduce(DataFrame.union, named)
+
+    def answer(self, results: DataFrame) -> list[int]:
+        own = results.where(F.col("auction") < (self.beyond - self.late) * self.auctions)
+        mark = F.pmod(F.xxhash64("join", "window.start", "window.end", "auction", "payload", "price"), F.lit(1_000_003))
+        return list(own.agg(F.count("*"), F.sum(mark)).first() or ())
+
+    def last(self) -> list[int]:
+        return [self.beyond, self.beyond + 1]
+
+    def _side(self, spark: SparkSession, kind: str, *, batch: bool) -> DataFrame:
+        schema = "place double, auction long, " + ("payload binary" if kind == "auctions" else "back long, price long")
+        rows = self.read(spark, kind, schema, batch=batch)
+        moment = F.timestamp_micros(((F.col("number") + F.col("place")) * self.step + self.begin).cast("long") * 1_000_000)
+        unit = F.col("number") if kind == "auctions" else F.greatest(F.col("number") - F.col("back"), F.lit(0))
+        rows = rows.withColumns({"ts": moment, "auction": F.col("auction") + unit * self.auctions}).drop(
+            "number", "place", "back"
+        )
+        return rows if batch else rows.withWatermark("ts", "1 second")
+
+    def _sessions(self, auctions: DataFrame, bids: DataFrame, gap: str) -> DataFrame:
+        """The join in sessions of both sides' rows, by what Spark has for batches."""
+        both = auctions.select("ts", "auction").union(bids.select("ts", "auction"))
+        sessions = both.groupBy(F.session_window("ts", gap).alias("window"), "auction").count().drop("count")
+        within = (F.col("ts") >= F.col("window.start")) & (F.col("ts") < F.col("window.end"))
+        placed = [side.join(sessions, "auction").where(within).drop("ts") for side in (auctions, bids)]
+        return placed[0].join(placed[1], ["window", "auction"])
+
+
+WORKLOADS: dict[str, type[Workload]] = {"nbq8": Nbq8, "latest": Latest, "nbq5": Nbq5, "nbqx": Nbqx}
 
 
 def noise(random: np.random.Generator, rows: int, width: int) -> pa.Array:
