@@ -151,11 +151,12 @@ class AlignedInstance:
 
     def _results(self, windows: list[int], part: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         """Results of windows from the rows, or partial aggregates, of their slices."""
-        aggregation = self._plan.aggregation
+        aggregation, by = self._plan.aggregation, [WINDOW]
         if len(windows) == 1:
-            part, by = part.drop(SLICE), []
+            part.drop_in_place(SLICE)
+            by = []
         else:
-            part, by = self._by_window(windows, part), [WINDOW]
+            part = self._by_window(windows, part)
         placed = part if by or isinstance(aggregation, Aggregation) else part.with_columns(window_column(windows[0]))
         if self._observer is not None:
             told = (part if by else part.with_columns(window_column(windows[0]))).select(WINDOW, *self._plan.keys)

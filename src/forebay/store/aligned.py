@@ -240,5 +240,4 @@ def _together(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pl.Data
     if filled:
         starts = np.array([start for start, _ in filled], dtype=np.int64)
         slices = np.repeat(starts, [batch.num_rows for _, batch in filled])
-        frame = pl.DataFrame(pa.Table.from_batches([batch for _, batch in filled]))
-        yield frame.with_columns(pl.Series(SLICE, slices))
+        yield pl.DataFrame(pa.Table.from_batches([batch for _, batch in filled]).append_column(SLICE, pa.array(slices)))
