@@ -10,7 +10,7 @@ from session import bids, spark_session, timed
 
 import forebay as fb
 from forebay.aggregates.functions import Aggregate
-from forebay.spark.driver.windows import Window
+from forebay.spark.driver.assignments import Window
 
 
 def run(workload: Workload, data: Path, output: Path | None, arguments: Namespace) -> Result:

@@ -12,8 +12,8 @@ from forebay.store import extent_log, unaligned
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
 from forebay.store.predictors import session
-from forebay.store.row_table import LastValues, ValueLists
 from forebay.store.unaligned import UnalignedStore
+from forebay.store.value_tables import LastValues, ValueLists
 
 SCHEMA = pa.schema({"key": pa.string(), "value": pa.int64()})
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import forebay as fb
-from forebay.spark.driver.windows import SessionWindow, TimeWindow
+from forebay.spark.driver.assignments import SessionWindow, TimeWindow
 
 
 def q0(bids: DataFrame) -> DataFrame:

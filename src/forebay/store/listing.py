@@ -24,9 +24,11 @@ from forebay.store.filenames import Version
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
-from forebay.store.row_table import LastValues, RowTable, ValueLists, Window, as_python, plain
+from forebay.store.row_table import RowTable, as_python
 from forebay.store.slice_table import SliceTable
+from forebay.store.state_keys import Window, plain
 from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.store.value_tables import LastValues, ValueLists
 
 Engine = TypeVar("Engine", AlignedStore, UnalignedStore)
 

@@ -9,15 +9,10 @@ A row that was read from the store is `gone`: the store removes it with others, 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import math
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,26 +20,17 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.store.key_index import KeyIndex, Slots
+from forebay.store.key_index import Slots
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
 from forebay.store.room import LAST, PART_BYTES, Room, each_bytes, mean_bytes, sample
+from forebay.store.state_keys import StateKey, bounds_of, identity_of, placed
 from forebay.store.unaligned import SLOT, UnalignedStore
 
-Window = tuple[int, int]
-StateKey = tuple[Any, Window]
 Held = TypeVar("Held")
 
 _OVERHEAD = 350
 """About how many bytes Python takes for an entry of the table: the tuples, the numbers in them, and their places."""
-
-_TWO_NUMBERS = struct.Struct("=qq")
-
-_NEVER_STORED = -(2**63)
-"""Before the ETT of any window."""
-
-_SHORT = 128
-"""Of texts that are no longer hashes are kept."""
 
 _MOST_GONE = 1 << 12
 """So many rows that were read are removed from the store together."""
@@ -121,7 +107,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     def write(self, batch: pa.RecordBatch, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None = None) -> None:
         """Give rows with windows ``start, end`` to the store at once, after those that the table has."""
         self.settle()
-        slots = _placed(self._store.index, batch["key"], bounds, etts)
+        slots = placed(self._store.index, batch["key"], bounds, etts)
         self._absent, self._stored = None, len(self._store.index)
         self._replace(slots)
         self._store.append(batch, slots)
@@ -136,7 +122,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             keys = pa.array([key for key, _ in names], self._schema.types[0])
             columns = [keys, pa.array(values.values(), self._schema.types[1])]
             etts = None if self._predictor is at_end else np.ascontiguousarray(self._etts(names))
-            self.write(pa.RecordBatch.from_arrays(columns, schema=self._schema), _bounds(names), etts)
+            self.write(pa.RecordBatch.from_arrays(columns, schema=self._schema), bounds_of(names), etts)
         else:
             self._hold(values)
 
@@ -181,7 +167,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
     def _etts(self, names: Sequence[StateKey]) -> Any:
         """The ETT of each state key."""
-        bounds = _bounds(names)
+        bounds = bounds_of(names)
         return self._predictor(bounds[:, 0], bounds[:, 1], bounds[:, 0])
 
     def _look(self) -> None:
@@ -200,7 +186,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             return
         etts = np.ascontiguousarray(self._etts(names))
         for part in list(self._parts(names, etts)):
-            slots = _placed(self._store.index, part.keys, part.bounds, part.etts)
+            slots = placed(self._store.index, part.keys, part.bounds, part.etts)
             self._stored = len(self._store.index)
             for named in part.names:
                 self._drop(named)
@@ -220,7 +206,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             yield _Part(
                 some,
                 keys=pa.array([key for key, _ in some], self._schema.types[0]),
-                bounds=_bounds(some),
+                bounds=bounds_of(some),
                 etts=etts[first:last],
                 owners=owners[begin:end] - first,
                 values=pa.array(values[begin:end], self._schema.types[1]),
@@ -273,12 +259,12 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         if named in self._gone:
             return -1
         key, (start, end) = named
-        return self._store.index.find_exact(*_identity(key), start, end)
+        return self._store.index.find_exact(*identity_of(key), start, end)
 
     def _slots(self, names: Sequence[StateKey]) -> Slots:
         """The windows of state keys in the store; -1 for each that it does not have."""
-        identities = np.array([_identity(key) for key, _ in names], np.int64).reshape(-1, 2)
-        high, low, start, end = (np.ascontiguousarray(column) for column in (*identities.T, *_bounds(names).T))
+        identities = np.array([identity_of(key) for key, _ in names], np.int64).reshape(-1, 2)
+        high, low, start, end = (np.ascontiguousarray(column) for column in (*identities.T, *bounds_of(names).T))
         return self._store.index.find_each(high, low, start, end)
 
     def _remove_gone(self) -> None:
@@ -286,201 +272,6 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
             self._store.remove(np.fromiter(self._gone.values(), np.int32, len(self._gone)))
             self._gone.clear()
             self._stored = len(self._store.index)
-
-
-class LastValues(RowTable[Any]):
-    """One value for each state key, the last one that was put: what an RMW store holds.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> options = Options(read_batch_ratio=0)
-    >>> store = UnalignedStore(Path(tempfile.mkdtemp()) / "0", None, options)
-    >>> table = LastValues(store, pa.schema({"key": pa.string(), "value": pa.int64()}), options)
-    >>> table.put(("ann", (0, 5)), 3)
-    >>> table.settle()
-    >>> len(table), table["ann", (0, 5)], len(table)
-    (0, 3, 1)
-    """
-
-    def __missing__(self, named: StateKey) -> Any:
-        """What the store has, which the table holds from now on; None if it has nothing."""
-        if not self._stored:
-            return None
-        values, _ = self._fetch(named)
-        if not values:
-            return None
-        self[named] = value = values[-1]
-        if self._room.read(1):
-            self._look()
-        return value
-
-    def put(self, named: StateKey, value: Any) -> None:
-        """Give a state key a value, in place of one that it may have."""
-        if self._stored and named != self._absent and named not in self:
-            self._forget(named)
-        self[named] = value
-        room = self._room
-        room.left -= 1
-        if room.left < 0:
-            self._look()
-
-    def take(self, named: StateKey) -> Any:
-        """Read and remove a value; None if there is none."""
-        if named in self:
-            return self.pop(named)
-        values = self._fetch(named)[0] if self._stored else None
-        return values[-1] if values else None
-
-    def _rows(self, held: Any) -> Sequence[Any]:
-        return (held,)
-
-    def _asks(self, named: StateKey) -> bool:
-        return named not in self
-
-    def _hold(self, values: Mapping[StateKey, Any]) -> None:
-        self.update(values)
-        self._room.left -= len(values)
-        if self._room.left < 0:
-            self._look()
-
-    def _count(self) -> int:
-        return len(self)
-
-    def _replace(self, slots: Slots) -> None:
-        self._store.renew(np.unique(slots))
-
-
-class ValueLists(RowTable[list[Any]]):
-    """A list of values for each state key, of which the store may have the older ones: what an AUR store holds.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> options = Options(read_batch_ratio=0)
-    >>> store = UnalignedStore(Path(tempfile.mkdtemp()) / "0", None, options)
-    >>> table = ValueLists(store, pa.schema({"key": pa.string(), "value": pa.int64()}), options)
-    >>> table.append(("ann", (0, 5)), 3, 0)
-    >>> table.settle()
-    >>> table.append(("ann", (0, 5)), 4, 1)
-    >>> table.read(("ann", (0, 5))), table.take(("ann", (0, 5))), table.take(("ann", (0, 5)))
-    ([3, 4], [3, 4], [])
-    """
-
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._values = 0
-        self._newest: dict[StateKey, int] = {}  # timestamps, if the predictor wants them
-        self._known: dict[StateKey, int] = {}  # the ETT of what the store has had
-        self._timed = self._predictor is not at_end
-
-    def append(self, named: StateKey, value: Any, timestamp: int) -> None:
-        """Add a value to the list of a state key."""
-        values = self.get(named)
-        if values is None:
-            self[named] = [value]
-        else:
-            values.append(value)
-        self._values += 1
-        if self._timed:
-            self._newest[named] = max(timestamp, self._newest.get(named, timestamp))
-        room = self._room
-        room.left -= 1
-        if room.left < 0:
-            self._look()
-
-    def read(self, named: StateKey) -> list[Any]:
-        """The values of a state key, which stay."""
-        if self._stored:
-            older, ett = self._fetch(named)
-            if older:
-                self[named] = older + self.get(named, [])
-                self._values += len(older)
-                if self._timed:
-                    self._known[named] = ett
-                found = list(self[named])
-                if self._room.read(len(older)):
-                    self._look()
-                return found
-        return list(self.get(named, ()))
-
-    def discard(self, named: StateKey) -> None:
-        """Remove what a state key has, if it has anything."""
-        self._drop(named)
-        super().discard(named)
-
-    def take(self, named: StateKey) -> list[Any]:
-        """Read and remove the values of a state key, in the order in which they were added."""
-        values = self._drop(named) or []
-        return self._fetch(named)[0] + values if self._stored else values
-
-    def _rows(self, held: list[Any]) -> Sequence[Any]:
-        return held
-
-    def _asks(self, named: StateKey) -> bool:
-        return True
-
-    def _hold(self, values: Mapping[StateKey, Any]) -> None:
-        for named, value in values.items():
-            self.append(named, value, named[1][0])
-
-    def _count(self) -> int:
-        return self._values
-
-    def _drop(self, named: StateKey) -> list[Any] | None:
-        values = self.pop(named, None)
-        self._values -= len(values or ())
-        if self._timed:
-            self._newest.pop(named, None)
-            self._known.pop(named, None)
-        return values
-
-    def _etts(self, names: Sequence[StateKey]) -> Any:
-        if not self._timed:
-            return super()._etts(names)
-        bounds = _bounds(names)
-        newest = np.array([self._newest.get(named, named[1][0]) for named in names], np.int64)
-        known = np.array([self._known.get(named, _NEVER_STORED) for named in names], np.int64)
-        return np.maximum(self._predictor(bounds[:, 0], bounds[:, 1], newest), known)
-
-
-def _bounds(names: Sequence[StateKey]) -> npt.NDArray[np.int64]:
-    """The windows of state keys, a row ``start, end`` each."""
-    instants = itertools.chain.from_iterable(window for _, window in names)
-    return np.fromiter(instants, np.int64, 2 * len(names)).reshape(-1, 2)
-
-
-def _placed(index: KeyIndex, keys: pa.Array, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None) -> Slots:
-    """The windows of rows in the index, by their keys and by bounds ``start, end``; new ones are opened."""
-    distinct = keys.dictionary_encode(null_encoding="encode")
-    hashes = [_identity(plain(key)) for key in distinct.dictionary.to_pylist()]
-    named = np.array(hashes, np.int64).reshape(-1, 2)[distinct.indices.to_numpy()]
-    high, low, start, end = (np.ascontiguousarray(column) for column in (*named.T, *bounds.T))
-    return index.place_exact(high, low, start, end, etts)
-
-
-def _identity(key: Any) -> tuple[int, int]:
-    """The 128-bit identity of a key: there are no hashes from Spark."""
-    text = repr(key)
-    return _hashed(text) if len(text) <= _SHORT else _hashed.__wrapped__(text)
-
-
-@lru_cache(1 << 13)
-def _hashed(text: str) -> tuple[int, int]:
-    """The 128-bit hash of a text. They are kept, since a batch mostly writes the keys that it has read."""
-    high, low = _TWO_NUMBERS.unpack(hashlib.blake2b(text.encode(), digest_size=16).digest())
-    return high, low
-
-
-def plain(key: Any) -> Any:
-    """A key such that keys are equal in Python if they are equal in Arrow: there is one NaN, one zero, and one time zone."""
-    if isinstance(key, float):
-        return math.nan if math.isnan(key) else key + 0.0
-    if isinstance(key, datetime) and key.tzinfo is not None:
-        return key.astimezone(UTC)
-    return key
 
 
 def as_python(frame: pl.DataFrame, schema: pa.Schema) -> list[list[Any]]:

@@ -22,12 +22,12 @@ from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, time_of
+from forebay.spark.driver.assignments import CustomWindow, Window
 from forebay.spark.driver.columns import quoted, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, Sides
-from forebay.spark.driver.windows import CustomWindow, Window
 from forebay.state.layout import APPLY
 from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding
 

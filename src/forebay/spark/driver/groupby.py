@@ -8,12 +8,7 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.columns import text_of
-from forebay.spark.driver.conditions import matching
-from forebay.spark.driver.conf import ready, require_classic
-from forebay.spark.driver.durations import Duration, microseconds
-from forebay.spark.driver.vehicle import run
-from forebay.spark.driver.windows import (
+from forebay.spark.driver.assignments import (
     CountWindow,
     CustomWindow,
     PrecedingWindow,
@@ -22,6 +17,11 @@ from forebay.spark.driver.windows import (
     WholeKey,
     Window,
 )
+from forebay.spark.driver.columns import text_of
+from forebay.spark.driver.conditions import matching
+from forebay.spark.driver.conf import ready, require_classic
+from forebay.spark.driver.durations import Duration, microseconds
+from forebay.spark.driver.vehicle import run
 
 if TYPE_CHECKING:
     from forebay.windows import Firing

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.assignments import CountWindow, CustomWindow, SessionWindow, TimeWindow
 from forebay.spark.driver.columns import quoted
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.vehicle import run
-from forebay.spark.driver.windows import CountWindow, CustomWindow, SessionWindow, TimeWindow
 
 if TYPE_CHECKING:
     from forebay.spark.driver.shared_binding import Asked

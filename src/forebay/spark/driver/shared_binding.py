@@ -17,13 +17,13 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.engine.plan import Member, WindowPlan
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import arrow_schema
+from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
 from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import microseconds
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
-from forebay.spark.driver.windows import SessionWindow, Window
 from forebay.windows import TIME, SharedWindows
 
 PATTERN = "pattern"

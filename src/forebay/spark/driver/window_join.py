@@ -9,11 +9,11 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
+from forebay.spark.driver.assignments import CustomWindow, SessionWindow, TimeWindow
 from forebay.spark.driver.columns import quoted, text_of
 from forebay.spark.driver.conf import ready
 from forebay.spark.driver.sides import TIME, WINDOWS, JoinType, require_joinable, require_same_type, united
 from forebay.spark.driver.vehicle import run
-from forebay.spark.driver.windows import CustomWindow, SessionWindow, TimeWindow
 
 
 def join(
