@@ -163,10 +163,10 @@ def expected(windows, taken, until):
         of_key[row["k"]].append(row)
     for rows in of_key.values():
         for place, row in enumerate(rows):
-            if row["time"] <= until and windows.span is None:
-                yield row, rows[max(0, place + 1 - windows.rows) : place + 1]
-            elif row["time"] <= until:
-                yield row, [other for other in rows if row["time"] - windows.span <= other["time"] <= row["time"]]
+            if row["time"] <= until:
+                last = rows if windows.rows is None else rows[max(0, place + 1 - windows.rows) : place + 1]
+                since = NEVER if windows.span is None else row["time"] - windows.span
+                yield row, [other for other in last if since <= other["time"] <= row["time"]]
 
 
 def run(plan, directory, batches, *, reopened=True, last=None):
@@ -211,12 +211,14 @@ WINDOWS = [
     Preceding(rows=1),
     Preceding(rows=4),
     Preceding(rows=50),
+    Preceding(span=15, rows=4),
+    Preceding(span=200, rows=50),
 ]
 ID = BoundAggregate("id", "current", ("id",), (pa.int64(),), pa.int64())
 IDS = BoundAggregate("ids", "collect_list", ("id",), (pa.int64(),), pa.list_(pa.int64()), {})
 
 
-@pytest.mark.parametrize("windows", WINDOWS, ids=lambda windows: str(windows.span or f"{windows.rows} rows"))
+@pytest.mark.parametrize("windows", WINDOWS, ids=lambda windows: f"{windows.span} {windows.rows}")
 @pytest.mark.parametrize("reopened", [True, False], ids=["reopened", "kept open"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_equals_the_model(tmp_path, windows, reopened, seed):
@@ -229,7 +231,7 @@ def test_equals_the_model(tmp_path, windows, reopened, seed):
     assert len(taken) < sum(map(len, batches))
     for row, rows in wanted:
         result = found[row["id"]]
-        start = rows[0]["time"] if windows.span is None else row["time"] - windows.span
+        start = row["time"] - windows.span if windows.rows is None else rows[0]["time"]
         assert (result["k"], micros(result["event_time"]), micros(result["window"]["start"])) == (
             row["k"],
             row["time"],
@@ -258,12 +260,12 @@ def test_aggregates_that_cannot_move_are_computed_by_themselves(tmp_path):
     own = pa.schema([("who", pa.string()), ("since", pa.int64()), ("n", pa.int64())])
     schema = pa.schema([("event_time", INSTANT), ("window", WINDOW), ("k", pa.string()), *own])
     function = UserFunction(differences, (("i", "i"),), own)
-    for windows in (Preceding(span=7), Preceding(rows=3)):
+    for windows in (Preceding(span=7), Preceding(rows=3), Preceding(span=5, rows=3)):
         plan = replace(planned(windows), aggregation=function, schema=schema)
         batches = generated(random.Random(5), 12, 30, keys=4)
         for number, row in enumerate(itertools.chain(*batches)):
             row["i"] = number
-        results, taken, until = run(plan, tmp_path / str(windows.span), batches)
+        results, taken, until = run(plan, tmp_path / str(windows), batches)
         found = sorted((row["k"], row["who"], micros(row["event_time"]), row["since"], row["n"]) for row in results)
         wanted = [
             (row["k"], row["k"], row["time"], rows[-1]["i"] - rows[0]["i"], len(rows))
@@ -273,7 +275,7 @@ def test_aggregates_that_cannot_move_are_computed_by_themselves(tmp_path):
         assert len(found) > 100
 
 
-@pytest.mark.parametrize("windows", [Preceding(span=10**9), Preceding(rows=100_000)], ids=["time", "rows"])
+@pytest.mark.parametrize("windows", [Preceding(span=10**9), Preceding(rows=100_000), Preceding(10**9, 100_000)], ids=str)
 def test_a_key_with_many_rows_costs_no_square(tmp_path, windows):
     """200,000 windows of up to 200,000 rows: row by row and window by window that would be 20 billion steps or 80 GB."""
     aggregates = [each for each, _ in AGGREGATES if not each.function.startswith("collect")]
@@ -322,8 +324,8 @@ def test_a_micro_batch_costs_what_the_keys_that_fire_have(tmp_path, windows):
 
 def test_what_no_window_can_have_goes(tmp_path):
     """Keys whose rows are all too old are forgotten, and windows of one row leave nothing."""
-    for windows, until in ((Preceding(span=50), 70), (Preceding(rows=1), 20)):
-        plan, directory = planned(windows, AGGREGATES[0][0]), tmp_path / str(windows.span)
+    for windows, until in ((Preceding(span=50), 70), (Preceding(rows=1), 20), (Preceding(span=50, rows=3), 70)):
+        plan, directory = planned(windows, AGGREGATES[0][0]), tmp_path / str(windows)
         version = fired_until = None
         for number, watermark in enumerate((10, 20, max(20, until - 1), until)):
             instance = open_instance(plan, directory, version, NEVER if fired_until is None else fired_until)

@@ -222,7 +222,8 @@ class Preceding:
     Attributes
     ----------
     span : int or None
-        How many microseconds older than the row the oldest one may be. Rows of the same instant are in each other's windows.
+        How many microseconds older than the row the oldest one may be. Unless there are ``rows``, rows of the same instant
+        are in each other's windows.
     rows : int or None
         How many rows the window has at the most. Rows of one instant are in order of arrival.
 

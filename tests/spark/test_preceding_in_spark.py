@@ -81,9 +81,7 @@ def test_equals_spark_over_the_rows_that_are_in_time(stream, tmp_path, name, fra
     )
     query = run(results, tmp_path, name)
     before, until = watermarks(query)
-    place = F.regexp_extract("_metadata.file_name", r"(\d+)\.parquet", 1).cast("int") + 1
-    passed = F.element_at(F.array(*map(F.lit, before)), place)
-    rows = stream.static.where("ts is not null").where(F.unix_micros("ts") > passed * 1000)
+    rows = in_time(stream, before)
     wanted = framed(rows, sql, ["key"], AGGREGATES).where(F.unix_micros("ts") <= until * 1000)
     found = stream.spark.table(name).withColumnRenamed("event_time", "ts")
     assert_equal(by_row(found.collect(), AGGREGATES), by_row(wanted.collect(), AGGREGATES), AGGREGATES)
@@ -100,6 +98,32 @@ def test_of_a_batch(stream, frame):
     found = found.withColumnRenamed("event_time", "ts").collect()
     assert len(found) > 2000
     assert_equal(by_row(found, AGGREGATES), by_row(framed(df, sql, ["key"], AGGREGATES).collect(), AGGREGATES), AGGREGATES)
+
+
+def test_rows_that_are_in_a_time(stream, tmp_path, name):
+    """Of the last rows those of a time; Spark filters what it has collected over the frame of rows."""
+    window = fb.preceding("ts", "2 seconds", rows=4)
+    results = fb.groupBy(stream.streaming("5 seconds"), window, "key").agg(
+        fb.current("u").alias("u"), fb.collect_list("u").alias("rows")
+    )
+    query = run(results, tmp_path, name)
+    before, until = watermarks(query)
+    rows = in_time(stream, before)
+    over = Window.partitionBy("key").orderBy("ts", "u")
+    last = F.collect_list(F.struct("ts", "u")).over(over.rowsBetween(-3, 0))
+    wanted = rows.where(F.unix_micros("ts") <= until * 1000).select(
+        "u", F.filter(last, lambda row: row.ts >= F.col("ts") - F.expr("INTERVAL 2 SECONDS")).u.alias("rows")
+    )
+    found = {row.u: row.rows for row in stream.spark.table(name).collect()}
+    assert found == {row.u: row.rows for row in wanted.collect()}
+    assert {len(rows) for rows in found.values()} == {1, 2, 3, 4}
+
+
+def in_time(stream, before):
+    """The rows that were not late, by the watermarks before micro-batches of a file each."""
+    place = F.regexp_extract("_metadata.file_name", r"(\d+)\.parquet", 1).cast("int") + 1
+    passed = F.element_at(F.array(*map(F.lit, before)), place)
+    return stream.static.where("ts is not null").where(F.unix_micros("ts") > passed * 1000)
 
 
 def test_holistic_aggregates_equal_those_of_the_rows_by_themselves(stream):
@@ -213,8 +237,7 @@ def ticks(spark):
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        (lambda df: fb.preceding("timestamp"), InvalidArgument, "duration=None and rows=None; give one of them"),
-        (lambda df: fb.preceding("timestamp", "1 hour", 3), InvalidArgument, "give one of them"),
+        (lambda df: fb.preceding("timestamp"), InvalidArgument, "neither duration nor rows; give one of them, or both"),
         (lambda df: fb.preceding("timestamp", rows=0), InvalidArgument, "rows is 0; it must be a whole number of rows"),
         (lambda df: fb.preceding("timestamp", rows=2.5), InvalidArgument, "rows is 2.5"),
         (

@@ -101,7 +101,8 @@ class PrecedingInstance(ByKeyInstance):
     def _computed(self, rows: pl.DataFrame, times: Times, frames: Frames) -> Iterator[pa.RecordBatch]:
         """Results of rows that fire, with their times and windows before the keys."""
         instants = times[frames.current]
-        starts = times[frames.begins] if self._windows.span is None else instants - self._windows.span
+        span, most = self._bounds
+        starts = times[frames.begins] if most else instants - span
         windows = pa.StructArray.from_arrays([pa.array(starts), pa.array(instants)], ["start", "end"])
 
         def assembled(ids: Places, columns: list[pa.Array]) -> pa.RecordBatch:

@@ -11,8 +11,8 @@ from forebay.compiling import compiled
 def frames(owners, times, after, until, span, rows):
     """The rows with a time after one watermark and until another, and where the window of each begins and ends.
 
-    Rows are ordered by owner and by time. A window goes ``span`` back, and has all rows of the last instant; or, where that
-    is negative, so many ``rows``.
+    Rows are ordered by owner and by time. A window goes ``span`` back, unless that is negative. Where ``rows`` are not 0 it
+    ends with its own row and has so many at the most; otherwise it has all rows of the last instant.
     """
     fired = np.empty(len(times), np.int64)
     begins, ends = np.empty(len(times), np.int64), np.empty(len(times), np.int64)
@@ -21,11 +21,12 @@ def frames(owners, times, after, until, span, rows):
         if row == 0 or owners[row] != owners[row - 1]:
             first = begin = end = row
         if times[row] > after and times[row] <= until:
-            if span < 0:
-                begin, end = max(first, row - rows + 1), row + 1
-            else:
+            if span >= 0:
                 while times[begin] < times[row] - span:
                     begin += 1
+            if rows > 0:
+                begin, end = max(first, begin, row - rows + 1), row + 1
+            else:
                 end = max(end, row)
                 while end < len(times) and owners[end] == owners[row] and times[end] == times[row]:
                     end += 1
@@ -44,9 +45,7 @@ def needed(owners, times, until, span, rows):
             following = 0
         if times[row] > until:
             found[row] = True
-        elif span < 0:
-            following += 1
-            found[row] = following < rows
         else:
-            found[row] = times[row] > until - span
+            following += 1
+            found[row] = (rows == 0 or following < rows) and (span < 0 or times[row] > until - span)
     return found

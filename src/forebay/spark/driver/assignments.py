@@ -148,12 +148,12 @@ class PrecedingWindow:
 
     def bind(self, session: SparkSession, time: Column) -> Assignment:
         span = None if self.duration is None else positive_microseconds(session, "duration", self.duration)
-        text = f"{self.rows} rows" if span is None else seconds(span)
+        bounds = [*([] if self.rows is None else [f"{self.rows} rows"]), *([] if span is None else [seconds(span)])]
         plain = time + interval(0)  # without what marks the event time
         return Assignment(
             Preceding(span, self.rows),
             "preceding",
-            f"preceding({text_of(self.time_column)}, {text})",
+            f"preceding({', '.join([text_of(self.time_column), *bounds])})",
             F.struct(plain.alias("start"), plain.alias("end")).alias("window"),
             event_time=time.alias("event_time"),
         )

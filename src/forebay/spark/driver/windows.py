@@ -135,7 +135,7 @@ def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: 
     With ``duration`` the window of a row at time ``t`` has the rows of its key from ``t - duration`` to ``t``, both
     included, and so all those at ``t`` itself: in SQL ``OVER (PARTITION BY key ORDER BY time RANGE BETWEEN ... PRECEDING AND
     CURRENT ROW)``. With ``rows`` it has the row and those before it, so many in all, in order of event time and then of
-    arrival: ``ROWS BETWEEN ... PRECEDING AND CURRENT ROW``.
+    arrival: ``ROWS BETWEEN ... PRECEDING AND CURRENT ROW``. With both it has of these rows those that are in the time.
 
     A row of a stream waits until the watermark passes it, so that its window has all the rows that are not late. Rows at or
     before the watermark of the micro-batch before are late and dropped.
@@ -147,7 +147,7 @@ def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: 
     duration : str or timedelta, optional
         How far windows reach back, for example ``"1 hour"``. Rows are kept for so long.
     rows : int, optional
-        How many rows windows have; either this or ``duration``. As many rows of every key are kept for ever.
+        How many rows windows have at the most. Without ``duration`` as many rows of every key are kept for ever.
 
     Returns
     -------
@@ -175,10 +175,10 @@ def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: 
     +-------------------+----+-----+
     <BLANKLINE>
     """
-    if (duration is None) == (rows is None):
+    if duration is None and rows is None:
         raise InvalidArgument(
-            f"preceding() got duration={duration!r} and rows={rows!r}; give one of them, as in fb.preceding('time', "
-            "'1 hour') or fb.preceding('time', rows=10)"
+            "preceding() got neither duration nor rows; give one of them, or both, as in fb.preceding('time', '1 hour') or "
+            "fb.preceding('time', '1 day', rows=10)"
         )
     if rows is not None:
         _require_rows("rows", rows)
