@@ -91,8 +91,8 @@ NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
 LIMIT = 120
 """Seconds after an event that are watched, at most."""
-SHARE = (os.cpu_count() or 1) / (HOSTS + 1)
-"""CPU time of a host, in cores; one share is for the driver and the store."""
+SHARE = (os.cpu_count() or 1) / (HOSTS + 2)
+"""CPU time of a host, in cores; one share is for the driver and the store, and one for a host that joins."""
 SLOW = SHARE / 4
 OUTPUT = str(hosts.BASE / "out")
 CHECK = 0.05

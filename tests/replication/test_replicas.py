@@ -4,13 +4,13 @@ import os
 import signal
 import time
 import uuid
-from threading import Timer
+from threading import Event, Thread, Timer
 
 import pytest
 from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
-from forebay.replication import local
+from forebay.replication import local, manager
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
 from forebay.store.filenames import Version
@@ -377,3 +377,37 @@ def test_files_that_never_became_whole_are_swept(tmp_path):
             os.utime(directory / f".{name}.tmp", (time.time() - age,) * 2)
         Holdings(some.disk(0)).sweep()
         assert some.held(0) == held | {".young.tmp"}
+
+
+def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch):
+    """It tells what it holds while it looks for the files of a version that has come."""
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        agent = some.listen(1)
+        version = made(some)
+        names, stalled, mended = agent._holdings.names, Event(), Event()
+
+        def stalls(instance):
+            stalled.set()
+            assert mended.wait(30)
+            return names(instance)
+
+        monkeypatch.setattr(manager, "LOST_SECONDS", 1.5)
+        monkeypatch.setattr(agent._holdings, "names", stalls)
+        noting = Thread(target=agent._note, args=[f"{QUERY}/{LAYOUT}/0-00000000", version], kwargs={"own": False})
+        noting.start()
+        assert stalled.wait(10)
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            assert some.name(1) in some.manager.hosts()
+            time.sleep(0.05)
+        mended.set()
+        noting.join(30)
+        assert not noting.is_alive()
+
+
+def made(some):
+    """A version that the second host has just got."""
+    store = some.open(0, None)
+    version = append(store, 1)
+    return Holdings(some.disk(1)).read(f"{QUERY}/{LAYOUT}/0-00000000", version)

@@ -94,7 +94,8 @@ class Agent(Service):
         self._peers = Peers(application.secret)
         self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._note_pulled, application.copying)
         self._uploads = Uploads(self._holdings, self._pulls.complete)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
+        self._noting = threading.Lock()
         self._queries: set[str] = set()
         self._held: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
@@ -179,11 +180,13 @@ class Agent(Service):
         The task may have removed it because it was damaged. Then the version is not known to be complete until it is noted
         again.
         """
-        with self._lock:
+        with self._noting:
             held = self._held.get(instance)
             if held is not None and held.complete:
                 complete = self._holdings.holds(instance, held.version, self._holdings.names(instance))
-                self._held[instance] = replace(held, complete=complete)
+                with self._lock:
+                    if self._held.get(instance) is held:
+                        self._held[instance] = replace(held, complete=complete)
         self._pulls.complete(instance, [name])
         return {"found": self._holdings.path(instance, name).exists()}
 
@@ -306,12 +309,13 @@ class Agent(Service):
         assert made.version is not None
         self._holdings.remember(instance, made)
         size = sum(segment.size for segment in made.segments.values())
-        with self._lock:
+        with self._noting:
             here = self._holdings.names(instance)
             complete = self._holdings.holds(instance, made.version, here)
-            held = self._held.get(instance)
-            if own or held is None or held.version.number <= made.version.number:
-                self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
+            with self._lock:
+                held = self._held.get(instance)
+                if own or held is None or held.version.number <= made.version.number:
+                    self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
         self._holdings.settle(instance, (made.version, *made.history), here)
 
     def _note_pulled(self, instance: str, made: Manifest) -> None:

@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
@@ -50,6 +51,7 @@ class Holdings:
         self.root = root
         self._locks: dict[str, int] = {}
         self._locking = threading.Lock()
+        self._removing = ThreadPoolExecutor(1, "remove")
         self._files: dict[str, dict[Version, dict[str, int]]] = {}
         self._sized: dict[str, set[str]] = {}
 
@@ -197,12 +199,12 @@ class Holdings:
         self._sized[instance] = self._sized.get(instance, set()) & named
 
     def remove(self, instance: str) -> None:
-        """Hold nothing of an instance any more: at once, so that nobody takes a part of it for all."""
+        """Hold nothing of an instance any more: at once, so that nobody takes a part of it for all. Its files go later."""
         directory = self.directory(instance)
         removed = directory.with_name(filenames.temporary(directory.name))
         with contextlib.suppress(OSError):
             directory.rename(removed)
-        shutil.rmtree(removed, ignore_errors=True)
+        self._removing.submit(shutil.rmtree, removed, ignore_errors=True)
         self._files.pop(instance, None)
         self._sized.pop(instance, None)
 
