@@ -38,8 +38,8 @@ them was; `copy`, how long a host takes to copy a half of the state from the che
 four partitions need that move without replicas.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
-``bench/handover``: ``results.csv`` and ``batches.csv``, to which each run appends, charts, and logs. The tables in
-``docs/benchmarks.md`` are replaced.
+``bench/handover``: ``results.csv``, ``batches.csv`` and ``used.csv`` (processors, memory and network, second by second), to
+which each run appends; charts; and logs. The tables in ``docs/handover.md`` are replaced.
 """
 
 from __future__ import annotations
@@ -64,22 +64,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import forebay as fb
+import handover_report
 import hosts
-import report
 from forebay.spark.driver import replicas
 from forebay.spark.driver.steering import Steering
+from handover_report import EVENTS, OUT
 from hosts import Hosts
 from race import machine
 from workloads import WORKLOADS, Workload
 
-ROOT = Path(__file__).parents[1]
-OUT = ROOT / "bench" / "handover"
-EVENTS = ("lost", "added", "slowed", "retired", "cut")
 HOSTS, CORES, PARTITIONS = 3, 2, 4
 LARGE = 25
 """Units in a micro-batch that makes state, at most."""
@@ -122,29 +119,49 @@ SYSTEMS = {
 
 
 class Meter(threading.Thread):
-    """What has come in at the hosts and at the store, several times a second."""
+    """What has come in at the hosts and at the store, and what the machine has used, several times a second."""
 
     def __init__(self, cluster: Hosts) -> None:
         super().__init__(daemon=True)
-        self.cluster, self.samples, self.ended = cluster, [(time.time(), 0, 0)], threading.Event()
+        self.cluster, self.ended = cluster, threading.Event()
+        self.samples = [self._sample()]
 
     def run(self) -> None:
         while not self.ended.wait(0.1):
-            received = self.cluster.received()
-            store = received.pop(hosts.STORE)
-            self.samples.append((time.time(), sum(received.values()), store))
+            self.samples.append(self._sample())
 
     def between(self, begin: float, end: float, *, store: bool = False) -> float:
         """Megabytes, at the hosts or at the store."""
-        times, at_hosts, at_store = zip(*self.samples, strict=True)
-        counts = at_store if store else at_hosts
+        times, *_ = columns = np.array(self.samples).T
+        counts = columns[2 if store else 1]
         return float(np.interp(end, times, counts) - np.interp(begin, times, counts)) / 1e6
+
+    def used(self, begin: float, end: float, at: float) -> list[Row]:
+        """What was used in each second from ``begin`` to ``end``; ``after`` is the time since ``at``."""
+        times, *columns = np.array(self.samples).T
+        instants = np.arange(begin, end)
+        at_hosts, at_store, cpu = (np.diff(np.interp(instants, times, column)) for column in columns[:3])
+        memory = np.interp(instants, times, columns[3])
+        parts = zip(instants[1:] - at, cpu, memory[1:] / 1e9, at_hosts / 1e6, at_store / 1e6, strict=True)
+        return [dict(zip(("after", "cores", "GB used", "MB/s hosts", "MB/s store"), part, strict=True)) for part in parts]
+
+    def _sample(self) -> tuple[float, int, int, float, int]:
+        received = self.cluster.received()
+        store = received.pop(hosts.STORE)
+        return time.time(), sum(received.values()), store, cpu_seconds(), memory_bytes()
 
 
 def cpu_seconds() -> float:
     """CPU time of the machine's processes since it was started; what is niced is not the cluster's."""
     user, _, system = map(int, Path("/proc/stat").read_text().split()[1:4])
     return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_bytes() -> int:
+    """Memory of the machine that could not be given to anybody else."""
+    about = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, available = (int(about[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    return 1024 * (total - available)
 
 
 class Feeder(threading.Thread):
@@ -209,11 +226,11 @@ class Run:
                 found.append({**row, "rows": each["numInputRows"], "latency": end - arrived})
         return found
 
-    def event(self, name: str) -> tuple[Row, list[Row]]:
-        """Let an event happen, and watch; what it did, and the micro-batches from before it on."""
+    def event(self, name: str) -> tuple[Row, list[Row], list[Row]]:
+        """Let an event happen, and watch; what it did, and the micro-batches and what was used from before it on."""
         self._settle()
         first = len(self.batches())
-        lags, began, used = [0], time.time(), cpu_seconds()
+        lags, began, cpu = [0], time.time(), cpu_seconds()
 
         def seen() -> bool:
             if self.system == "replicas" and (progress := fb.progress(self.query)) is not None:
@@ -221,7 +238,7 @@ class Run:
             return len(self.batches()) >= first + NORMAL
 
         wait_for(seen, "the query does not go on", 300)
-        cores = (cpu_seconds() - used) / (time.time() - began)
+        cores = (cpu_seconds() - cpu) / (time.time() - began)
         before = self.batches()[first:]
         normal = statistics.median(each["seconds"] for each in before)
         arrived = self.source.count
@@ -270,7 +287,8 @@ class Run:
             "moved": sum(placement[partition] != executor for partition, executor in latest.items()),
             "moved after": moved_at - at,
         }
-        return row, [{**each, "after": each["end"] - at} for each in batches]
+        used = self.meter.used(before[0]["begin"], batches[-1]["end"], at)
+        return row, [{**each, "after": each["end"] - at} for each in batches], used
 
     def end(self) -> bool:
         """End the window; whether the results are those of a batch."""
@@ -429,21 +447,21 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
             feeder.start()
             about = {"workload": workload, "system": system, "GB": gigabytes}
             for name in events:
-                row, batches = run.event(name)
+                row, batches, used = run.event(name)
                 if name == "slowed":
                     for number in range(1, cluster.count + 1):
                         cluster.slow(number, None)
                 row = {
-                    **about,
-                    "event": name,
                     "rows/s": round(rate),
                     "load": round(half),
                     "built": built,
                     "copy": copy,
                     **row,
                 }
+                rows = {"results": [row], "batches": batches, "used": used}
                 print(
-                    json.dumps({"row": row, "batches": [{**about, "event": name, **each} for each in batches]}), flush=True
+                    json.dumps({kind: [{**about, "event": name, **each} for each in some] for kind, some in rows.items()}),
+                    flush=True,
                 )
             feeder.ended.set()
             feeder.join()
@@ -510,9 +528,11 @@ def measured(
                 if line.startswith("{"):
                     lines.append(json.loads(line))
                     if not check:
-                        append(OUT / "results.csv", [lines[-1]["row"]])
-                        append(OUT / "batches.csv", lines[-1]["batches"])
-                        print("  ", {column: rounded(value) for column, value in lines[-1]["row"].items()}, flush=True)
+                        for kind, rows in lines[-1].items():
+                            append(OUT / f"{kind}.csv", rows)
+                        print(
+                            "  ", {column: rounded(value) for column, value in lines[-1]["results"][0].items()}, flush=True
+                        )
             process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -554,8 +574,7 @@ def main() -> None:
         return
     OUT.mkdir(parents=True, exist_ok=True)
     if arguments.report:
-        tables()
-        charts()
+        handover_report.write()
         return
     if not arguments.unchecked:
         for workload, system in itertools.product(arguments.workloads, arguments.systems):
@@ -571,9 +590,8 @@ def main() -> None:
                 continue
             print(f"{workload}, {system}, {gigabytes} GB", flush=True)
             lines = measured(system, workload, gigabytes, arguments.events, arguments.conf, pace)
-            pace = pace or next((line["row"]["load"] for line in lines), None)
-    tables()
-    charts()
+            pace = pace or next((line["results"][0]["load"] for line in lines), None)
+    handover_report.write()
 
 
 def able(system: str, workload: str) -> bool:
@@ -588,80 +606,6 @@ def append(path: Path, rows: list[Row]) -> None:
         if new:
             writer.writeheader()
         writer.writerows(rows)
-
-
-def tables() -> None:
-    """Print what was measured, in this run and before, and put it into the documentation; medians, if there is more."""
-    keys = ["workload", "GB", "event", "system"]
-    results = (
-        pl.read_csv(OUT / "results.csv")
-        .group_by(keys, maintain_order=True)
-        .agg(pl.len().alias("runs"), pl.exclude(keys).cast(pl.Float64).median())
-    )
-    order = [
-        pl.col("workload"),
-        pl.col("GB"),
-        *(pl.col(name).cast(pl.Enum(names)) for name, names in (("event", EVENTS), ("system", [*SYSTEMS]))),
-    ]
-    results = results.sort(order)
-    calm = results.filter(pl.col("event") == results["event"][0]).select(
-        "workload",
-        "GB",
-        "system",
-        *(pl.col(name).round_sig_figs(3).cast(int) for name in ("rows/s", "load")),
-        *(pl.col(name).round(1) for name in ("normal", "cores", "hosts", "store")),
-        pl.col("lag").cast(int),
-        pl.col("copy").round(1).cast(str).fill_null("-"),
-    )
-    measures = ["normal", "longest", "handing", "again", "noticed", "then", "latency normal", "latency"]
-    figures = [pl.col(name).round(1).cast(str).fill_null("-").alias(name) for name in measures]
-    counts = [pl.col(name).round(0).cast(int) for name in ("MB normal", "MB longest", "moved")]
-    moved = pl.col("moved after").round(1).cast(str).fill_null("-")
-    events = results.select(*keys, *figures, *counts, moved)
-    facts = ", ".join(f"{name} {value}" for name, value in json.loads((OUT / "machine.json").read_text()).items())
-    text = f"{facts}.\n\n{report.markdown(calm)}\n\n{report.markdown(events)}"
-    print(text)
-    report.replace(ROOT / "docs" / "benchmarks.md", "handover", text)
-
-
-def charts() -> None:
-    """Recovery by size (figure 1), and latency around an event (figure 4); a row of panels for each query."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    results, batches = pl.read_csv(OUT / "results.csv"), pl.read_csv(OUT / "batches.csv")
-    colors = {system: pyplot.get_cmap("tab10")(place) for place, system in enumerate(SYSTEMS)}
-    workloads = [name for name in WORKLOADS if name in set(results["workload"])]
-    events = [event for event in EVENTS if event in set(batches["event"])]
-    recoveries, firsts = pyplot.subplots(1, len(workloads), figsize=(6 * len(workloads), 4), squeeze=False)
-    latencies, grid = pyplot.subplots(
-        len(workloads), len(events), sharey="row", figsize=(4 * len(events), 4 * len(workloads)), squeeze=False
-    )
-    for workload, recovery, panels in zip(workloads, firsts[0], grid, strict=True):
-        for system, color in colors.items():
-            own = (pl.col("workload") == workload) & (pl.col("system") == system)
-            lost = results.filter(own & (pl.col("event") == "lost")).sort("GB")
-            recovery.plot(lost["GB"], lost["noticed"] + lost["then"], "o-", color=color, label=system)
-            for event, axes in zip(events, panels, strict=True):
-                part = batches.filter(own & (pl.col("event") == event)).filter(pl.col("GB") == pl.col("GB").max())
-                axes.plot(part["after"], part["latency"], ".-", color=color, label=system)
-        recovery.set_title(workload)
-        recovery.set_xlabel("GB of state")
-        recovery.set_ylabel("s from the loss of a host to the end of a micro-batch")
-        recovery.set_ylim(bottom=0)
-        for event, axes in zip(events, panels, strict=True):
-            axes.axvline(0, color="black")
-            axes.set_yscale("log")
-            axes.set_title(f"{workload}: a host is {event}")
-            axes.set_xlabel("s since then")
-        panels[0].set_ylabel("s from the arrival of a row to its micro-batch's end")
-    firsts[0][0].legend()
-    grid[0][0].legend()
-    for figure, name in ((recoveries, "recovery"), (latencies, "latency")):
-        figure.tight_layout()
-        figure.savefig(OUT / f"{name}.png", dpi=120)
 
 
 if __name__ == "__main__":
