@@ -397,6 +397,7 @@ def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch)
         noting = Thread(target=agent._note, args=[f"{QUERY}/{LAYOUT}/0-00000000", version], kwargs={"own": False})
         noting.start()
         assert stalled.wait(10)
+        some.manager.register(f"{uuid.uuid4()}-{0:08x}", lambda vnode: 0, None)  # of which it looks for what it holds
         end = time.monotonic() + 3
         while time.monotonic() < end:
             assert some.name(1) in some.manager.hosts()
@@ -404,6 +405,20 @@ def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch)
         mended.set()
         noting.join(30)
         assert not noting.is_alive()
+
+
+def test_what_has_come_since_is_not_dropped(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        agent = some.listen(1)
+        store = some.open(0, None)
+        append(store, 1)
+        (instance,), (before,) = agent._held.keys(), agent._held.values()
+        version = append(store, 2)
+        agent._drop(instance, before)
+        assert agent._held[instance].version == version and f"{version}.manifest" in some.held(1)
+        agent._drop(instance, agent._held[instance])
+        assert instance not in agent._held and not some.held(1)
 
 
 def made(some):

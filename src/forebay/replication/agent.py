@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -15,9 +16,11 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -95,7 +98,8 @@ class Agent(Service):
         self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._note_pulled, application.copying)
         self._uploads = Uploads(self._holdings, self._pulls.complete)
         self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
-        self._noting = threading.Lock()
+        self._noting = threading.Lock()  # what is held changes as the disk does
+        self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._queries: set[str] = set()
         self._held: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
@@ -107,6 +111,7 @@ class Agent(Service):
     def run(self) -> None:
         """Tell the manager what is held until the application has ended and all is uploaded."""
         reached, tidied = time.monotonic(), float("-inf")
+        threading.Thread(target=self._do_chores, name="chores", daemon=True).start()
         draining: threading.Thread | None = None
         while draining is None or draining.is_alive():
             try:
@@ -121,10 +126,9 @@ class Agent(Service):
                 draining = threading.Thread(target=self._uploads.drain, daemon=True)
                 draining.start()
                 self._pulls.end()
-            if self._queries and time.monotonic() - tidied > KEPT_SECONDS / 24:  # by now they are held
+            if self._queries and time.monotonic() - tidied > KEPT_SECONDS / 24:
                 tidied = time.monotonic()
-                self._holdings.touch(list(self._held))
-                threading.Thread(target=self._sweep, name="sweep", daemon=True).start()
+                self._chores.put(self._tidy)
             time.sleep(BEAT_SECONDS)
         with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
             self._manager("left", address=self.address, uploading=self._uploads.pending)
@@ -248,20 +252,35 @@ class Agent(Service):
         """Take the replica groups; upload, pull and drop what the manager says."""
         for query in set(reply["queries"]) - self._queries:
             self._queries.add(query)
-            self._find(query)
+            self._chores.put(functools.partial(self._find, query))
         self._pulls.want(reply["wanted"])
-        copying = self._pulls.under_way()
-        dropped = [instance for instance in reply["dropped"] if instance not in copying]
+        for instance in reply["dropped"]:
+            self._chores.put(functools.partial(self._drop, instance, self._held.get(instance)))
         with self._lock:
             self._groups = reply["groups"]
-            for instance in dropped:
-                self._held.pop(instance, None)
             for instance, place in reply["uploading"].items():
                 held = self._held.get(instance)
                 if held is not None and held.complete:  # a commit wishes for its version after it was noted, so later
                     self._uploads.wish(instance, held.version, (place[0], place[1]))
-        for instance in dropped:
-            self._holdings.remove(instance)
+
+    def _do_chores(self) -> None:
+        """Do what looks at the disk for long, one thing after the other."""
+        while True:
+            chore = self._chores.get()
+            try:
+                chore()
+            except Exception:  # the manager says again what is to be dropped, and the disk is swept in an hour
+                _log.exception("the agent could not tidy up")
+
+    def _drop(self, instance: str, said: Held | None) -> None:
+        """Hold nothing of an instance any more, unless something has come since the manager said so, or is coming."""
+        with self._noting:
+            if said is None or self._held.get(instance) is not said or instance in self._pulls.under_way():
+                return
+            aside = self._holdings.put_aside(instance)
+            with self._lock:
+                del self._held[instance]
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _find(self, query: str) -> None:
         """Know of what is held of a query since before this agent began."""
@@ -273,11 +292,10 @@ class Agent(Service):
                 with contextlib.suppress(ForebayError):
                     self._note(instance, self._holdings.read(instance, version), own=False)
 
-    def _sweep(self) -> None:
-        try:
-            self._holdings.sweep()
-        except Exception:  # the next one comes in an hour
-            _log.exception("what nobody uses could not be removed")
+    def _tidy(self) -> None:
+        """Remove what nobody uses; by now all that there is of the queries is held."""
+        self._holdings.touch(list(self._held))
+        self._holdings.sweep()
 
     def _holders(self, instance: str) -> dict[str, Any]:
         return self._manager("holders", instance=instance)

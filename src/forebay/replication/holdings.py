@@ -16,7 +16,6 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
@@ -51,7 +50,6 @@ class Holdings:
         self.root = root
         self._locks: dict[str, int] = {}
         self._locking = threading.Lock()
-        self._removing = ThreadPoolExecutor(1, "remove")
         self._files: dict[str, dict[Version, dict[str, int]]] = {}
         self._sized: dict[str, set[str]] = {}
 
@@ -199,14 +197,21 @@ class Holdings:
         self._sized[instance] = self._sized.get(instance, set()) & named
 
     def remove(self, instance: str) -> None:
-        """Hold nothing of an instance any more: at once, so that nobody takes a part of it for all. Its files go later."""
+        """Hold nothing of an instance any more."""
+        shutil.rmtree(self.put_aside(instance), ignore_errors=True)
+
+    def put_aside(self, instance: str) -> Path:
+        """Hold nothing of an instance any more: at once, so that nobody takes a part of it for all.
+
+        Gives the directory of what is to be removed; a sweep removes it, too.
+        """
         directory = self.directory(instance)
-        removed = directory.with_name(filenames.temporary(directory.name))
+        aside = directory.with_name(filenames.temporary(directory.name))
         with contextlib.suppress(OSError):
-            directory.rename(removed)
-        self._removing.submit(shutil.rmtree, removed, ignore_errors=True)
+            directory.rename(aside)
         self._files.pop(instance, None)
         self._sized.pop(instance, None)
+        return aside
 
     def sweep(self) -> None:
         """Remove the directories of instances that were not used for `KEPT_SECONDS`, and files that never became whole.
