@@ -26,16 +26,16 @@ cut          the cable of the host with the most partitions is pulled, for half 
 Each host has an equal share of the machine's CPU time, and the driver has one with the store: a host that joins brings its
 own. Where control groups cannot be written, hosts take it from each other.
 
-Columns of the result: `rows/s`, what the system can take; `load`, what arrives; `normal`, the median micro-batch before
-the event; `longest`, the longest one after it; `handing`, the longest one during a handover, from its first copy on;
-`again`, from the event until three micro-batches in a row were within a tenth of normal, by their median; `noticed`, from
-the event until Spark knows of it; `then`, from there to the end of the next micro-batch; `MB normal` and `MB longest`,
-what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of a row to the end of its
-micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each byte of rows, before the event;
-`cores`, CPU time a second of all processes of the machine that are not niced, before the event; `lag`, the most versions
-that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and `moved after`, when the last of
-them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to its disk, which is what two of
-four partitions need that move without replicas.
+Columns of the result: `share`, the cores of each host; `rows/s`, what the system can take; `load`, what arrives; `normal`,
+the median micro-batch before the event; `longest`, the longest one after it; `handing`, the longest one during a handover,
+from its first copy on; `again`, from the event until three micro-batches in a row were within a tenth of normal, by their
+median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next micro-batch;
+`MB normal` and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of
+a row to the end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each byte of
+rows, before the event; `cores`, CPU time a second of all processes of the machine that are not niced, before the event;
+`lag`, the most versions that a replica was behind then; `moved`, the partitions that are elsewhere in the end, and
+`moved after`, when the last of them was; `copy`, how long a host takes to copy a half of the state from the checkpoint to
+its disk, which is what two of four partitions need that move without replicas.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
 ``bench/handover``: ``results.csv``, ``batches.csv`` and ``used.csv`` (processors, memory and network, second by second), to
@@ -81,8 +81,8 @@ HOSTS, CORES, PARTITIONS = 3, 2, 4
 LARGE = 25
 """Units in a micro-batch that makes state, at most."""
 FULL_SPEED = 4
-"""Micro-batches from which follows what a system can take, each of so many units:"""
-SPEED_UNITS = 10
+"""Micro-batches from which follows what a system can take, each of about so much:"""
+SPEED_BYTES = 100e6
 PORTION = 8.0
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
@@ -203,7 +203,7 @@ class Run:
             self._take(min(LARGE, -(-self.source.units // 6), self.source.units - self.source.count))
         rates = []
         for _ in range(FULL_SPEED):
-            self._take(1 if self.check else SPEED_UNITS)
+            self._take(1 if self.check else round(SPEED_BYTES / self.source.unit_bytes))
             rates += [each["rows"] / each["seconds"] for each in self.batches()[-1:]]
         return statistics.median(rates)
 
@@ -452,6 +452,7 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
                     for number in range(1, cluster.count + 1):
                         cluster.slow(number, None)
                 row = {
+                    "share": SHARE,
                     "rows/s": round(rate),
                     "load": round(half),
                     "built": built,

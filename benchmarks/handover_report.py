@@ -31,7 +31,7 @@ def write() -> None:
 
 def tables() -> str:
     """What was measured; medians, if there is more."""
-    keys = ["workload", "GB", "event", "system"]
+    keys = ["workload", "GB", "event", "system", "share"]
     results = (
         pl.read_csv(OUT / "results.csv")
         .group_by(keys, maintain_order=True)
@@ -47,6 +47,7 @@ def tables() -> str:
         "workload",
         "GB",
         "system",
+        "share",
         *(pl.col(name).round_sig_figs(3).cast(int) for name in ("rows/s", "load")),
         *(pl.col(name).round(1) for name in ("normal", "cores", "hosts", "store")),
         pl.col("lag").cast(int),
@@ -56,7 +57,7 @@ def tables() -> str:
     figures = [pl.col(name).round(1).cast(str).fill_null("-").alias(name) for name in measures]
     counts = [pl.col(name).round(0).cast(int) for name in ("MB normal", "MB longest", "moved")]
     moved = pl.col("moved after").round(1).cast(str).fill_null("-")
-    events = results.select(*keys, *figures, *counts, moved)
+    events = results.select(*keys[:-1], *figures, *counts, moved)
     facts = ", ".join(f"{name} {value}" for name, value in json.loads((OUT / "machine.json").read_text()).items())
     return f"{facts}.\n\n{report.markdown(calm)}\n\n{report.markdown(events)}"
 
@@ -66,12 +67,9 @@ def charts() -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    results = pl.read_csv(OUT / "results.csv")
-    for name, figure in {
-        "recovery": recovery(results),
-        "latency": latency(pl.read_csv(OUT / "batches.csv")),
-        "used": used(pl.read_csv(OUT / "used.csv")),
-    }.items():
+    drawn = {"recovery": (recovery, "results.csv"), "latency": (latency, "batches.csv"), "used": (used, "used.csv")}
+    for name, (draw, data) in drawn.items():
+        figure = draw(pl.read_csv(OUT / data))
         figure.tight_layout()
         figure.savefig(OUT / f"{name}.svg", metadata={"Date": None})
 

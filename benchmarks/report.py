@@ -33,7 +33,9 @@ def write(directory: Path, document: Path | None) -> None:
 def replace(document: Path, name: str, text: str) -> None:
     """Put a text between the marks of that name in a document."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    marked = re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", document.read_text(), flags=re.DOTALL)
+    marked, places = re.subn(f"{begin}.*{end}", lambda _: f"{begin}\n{text}\n{end}", document.read_text(), flags=re.DOTALL)
+    if not places:
+        raise SystemExit(f"{document} has no {begin} ... {end}, where the tables of this run belong; put the marks there")
     document.write_text(marked)
 
 

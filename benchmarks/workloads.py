@@ -9,7 +9,7 @@ nbq8         persons (206 bytes) with the auctions that they open (269 bytes), t
 latest       for each key how many rows it had, and the whole last one, of 1,000 bytes: in the beginning each row is of a
              new key; then rows are of keys from all over the state, which is read and written again with each (RMW)
 nbq5         how many bids (32 bytes) each of 100,000 auctions got in the last minute, every 10 seconds: query 5 as in Rhino.
-             The state is small, however much was read (RMW)
+             The state is small, however much was read, and sizes are those of what was read (RMW)
 nbqx         auctions with their bids, two for each auction, in five joins at once: in sessions with gaps of 30, 60, 90 and
              120 minutes, and in windows of four hours, Rhino's own query. Sessions end while it runs, and leave (AUR, AAR).
              Spark's streams have no join in sessions
@@ -48,7 +48,7 @@ class Workload(ABC):
     unit_bytes: int
     """Of these rows."""
     state_bytes: int
-    """What a unit leaves in state, on average, when all are there that make the state."""
+    """What a unit leaves in state, on average, when all are there that make the state: by it sizes become units."""
     kinds: tuple[str, ...]
     in_spark = True
     """Whether Spark has such operators."""
