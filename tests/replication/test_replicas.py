@@ -14,6 +14,7 @@ from forebay.replication import local, manager
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
 from forebay.store.filenames import Version
+from forebay.store.options import Options
 
 
 def partitions(some):
@@ -419,6 +420,24 @@ def test_what_has_come_since_is_not_dropped(tmp_path):
         assert agent._held[instance].version == version and f"{version}.manifest" in some.held(1)
         agent._drop(instance, agent._held[instance])
         assert instance not in agent._held and not some.held(1)
+
+
+def test_either_of_two_attempts_on_two_hosts_can_be_gone_on_from(tmp_path):
+    """Until the version that both began with is no longer kept; then what nobody has gone on from leaves both hosts."""
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        begun = append(some.open(0, None), 1)
+        first, second = append(some.open(0, begun), 2), append(some.open(1, begun), 3)
+        for host in (0, 1):
+            assert values(some.open(host, first)) == [1, 2]
+            assert values(some.open(host, second)) == [1, 3]
+        latest = second
+        for number in range(4, 4 + Options().retain_versions):
+            latest = append(some.open(number % 2, latest), number)
+            assert {f"{latest}.manifest"} <= some.held(0) & some.held(1)
+        assert f"{first}.manifest" not in some.held(0) | some.held(1)
+        assert values(some.open(0, latest)) == values(some.open(1, latest)) == [1, 3, *range(4, number + 1)]
 
 
 def made(some):
