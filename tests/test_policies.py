@@ -118,10 +118,16 @@ def loaded(monkeypatch):
     return found
 
 
+def one_after_the_other(work):
+    """When virtual nodes work that take so many milliseconds, by executors that do one thing at a time."""
+    intervals = [(0, work[0]), (work[0], work[0] + work[1]), (0, work[2]), (work[2], work[2] + work[3])]
+    return {vnode: [interval] for vnode, interval in zip(VNODES, intervals, strict=True)}
+
+
 def works(loaded, batches, work):
     """So many micro-batches in which partitions take so many milliseconds."""
     for _ in range(batches):
-        loaded.batch, loaded.work = loaded.batch + 1, dict(zip(VNODES, work, strict=True))
+        loaded.batch, loaded.work = loaded.batch + 1, one_after_the_other(work)
         loaded.policies._look()
         if loaded.policies._levelling is not None:
             loaded.policies._levelling.join()
@@ -155,6 +161,16 @@ def test_after_a_handover_only_much_more_work_counts_for_some_time(loaded):
 def test_a_partition_stays_if_little_would_be_gained(loaded):
     loaded.executors.remove("3")
     works(loaded, 10, (1000, 500, 700, 0))
+    assert loaded.asked == []
+
+
+def test_partitions_that_make_each_other_slow_do_not_wander(loaded):
+    """Four partitions of three executors with a processor each: wherever two of them are, those take twice as long."""
+    loaded.steering.placement = lambda: {0: "1", 1: "1", 2: "2", 3: "3"}
+    for _ in range(10):
+        loaded.batch += 1
+        loaded.work = {vnode: [(0, 2200 if place < 2 else 1000)] for place, vnode in enumerate(VNODES)}
+        loaded.policies._look()
     assert loaded.asked == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 
 def spread(
@@ -120,3 +120,18 @@ def best_move(
         return None
     _, partition, target = min(found)
     return partition, target
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """For how long there was at least one of some intervals.
+
+    Examples
+    --------
+    >>> covered([(0, 3), (1, 2), (2, 5), (7, 8)])
+    6.0
+    """
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

@@ -14,7 +14,7 @@ from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from forebay.spark.driver.tally import Tally
+from forebay.spark.driver.tally import Interval, Tally
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -127,8 +127,8 @@ class MetricsListener(StreamingQueryListener):
         pass
 
 
-def busy(query: str) -> tuple[int, dict[int, float]]:
-    """The newest micro-batch of which all operators of a query have told all, and the milliseconds of each virtual node.
+def busy(query: str) -> tuple[int, dict[int, list[Interval]]]:
+    """The newest micro-batch of which all operators of a query have told all, and when each virtual node worked in it.
 
     It is -1 as long as there is none, and while some operators have gone on to the next one and others have not.
     """
@@ -137,10 +137,10 @@ def busy(query: str) -> tuple[int, dict[int, float]]:
         batches = {batch for batch, _ in worked}
         if len(batches) != 1:
             return -1, {}
-        found: dict[int, float] = {}
+        found: dict[int, list[Interval]] = {}
         for _, times in worked:
-            for vnode, milliseconds in times.items():
-                found[vnode] = found.get(vnode, 0.0) + milliseconds
+            for vnode, interval in times.items():
+                found.setdefault(vnode, []).append(interval)
         return batches.pop(), found
 
 

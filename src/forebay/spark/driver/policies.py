@@ -6,20 +6,22 @@ A thread for each query whose state has replicas looks at the executors twice a 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark import SparkContext
 
 from forebay.errors import ForebayError
-from forebay.replication.spreading import best_move
+from forebay.replication.spreading import best_move, covered
 from forebay.spark.driver import metrics
 from forebay.spark.driver.handed import Handed
 from forebay.spark.driver.handover import Handover
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.steering import Executor
+from forebay.spark.driver.tally import Interval
 from forebay.spark.worker.vnodes import partition_of
 from forebay.state import cluster
 from forebay.state.places import Root
@@ -33,7 +35,7 @@ PUBLISHED_SECONDS = 5.0
 """What is shown to people is so old at most."""
 
 OVERLOADED = 1.5
-"""An executor that has so many times the work of the others on average is overloaded,"""
+"""An executor that works for so many times as long as the others on average is overloaded,"""
 PATIENCE = 5
 """if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
 are needed in any case;"""
@@ -43,7 +45,7 @@ LEAST_GAIN = 0.25
 """A partition is handed over if that takes away at least such a share of the work of the one that has most."""
 
 LEAST_LOAD = 100.0
-"""An executor is not overloaded while each of its cores has fewer milliseconds of work in a micro-batch."""
+"""An executor is not overloaded while it works for fewer milliseconds in a micro-batch."""
 
 _log = logging.getLogger("forebay")
 
@@ -157,15 +159,8 @@ class Policies:
         if newest <= self._looked or len(executors) < 2:
             return
         self._looked = newest
-        count = self._steering.partitions
-        work: dict[int, float] = dict.fromkeys(range(count), 0.0)
-        for vnode, milliseconds in busy.items():
-            work[partition_of(vnode, count)] += milliseconds
-        here, cores = self._steering.placement(), {each.id: each.cores for each in executors}
-        load = dict.fromkeys(cores, 0.0)
-        for partition, executor in here.items():
-            if executor in load:
-                load[executor] += work[partition] / cores[executor]
+        here = self._steering.placement()
+        load, work = loads(busy, self._steering.partitions, here, [each.id for each in executors])
         most = max(load.values())
         usual = OVERLOADED * (sum(load.values()) - most) / (len(load) - 1)
         counts = min(most / max(usual, 1.0), PATIENCE / 2)
@@ -175,10 +170,31 @@ class Policies:
             self._overloads = 0.0
         if self._overloads >= PATIENCE:
             near = self._handover.near(executors)
-            move = best_move(here, load, cores, near, work, near_first=True, least_gain=LEAST_GAIN)
+            move = best_move(here, load, dict.fromkeys(load, 1), near, work, near_first=True, least_gain=LEAST_GAIN)
             if move is not None:
                 self._overloads, self._rested = 0.0, newest + REST
                 self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
+
+
+def loads(
+    busy: Mapping[int, Sequence[Interval]], partitions: int, here: Mapping[int, str | None], executors: Collection[str]
+) -> tuple[dict[str, float], dict[int, float]]:
+    """For how long each executor has worked, and what of that is due to each partition, in milliseconds.
+
+    Partitions that run side by side make each other slow where there are fewer processors than tasks. So the time of an
+    executor is not the sum of theirs, and one that is handed over takes along its share of that time.
+    """
+    own: dict[int, list[Interval]] = {partition: [] for partition in range(partitions)}
+    for vnode, intervals in busy.items():
+        own[partition_of(vnode, partitions)] += intervals
+    alone = {partition: sum(end - begin for begin, end in intervals) for partition, intervals in own.items()}
+    load, work = {}, dict.fromkeys(own, 0.0)
+    for executor in executors:
+        mine = [partition for partition, at in here.items() if at == executor]
+        load[executor] = covered(itertools.chain.from_iterable(own[partition] for partition in mine))
+        together = sum(alone[partition] for partition in mine)
+        work |= {partition: load[executor] * alone[partition] / together for partition in mine if together}
+    return load, work
 
 
 def _in_background(hand: Callable[[], None]) -> threading.Thread:

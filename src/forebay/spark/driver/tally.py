@@ -45,6 +45,10 @@ SIZES = {
 """What is as it is after a micro-batch."""
 
 
+Interval = tuple[float, float]
+"""Begin and end, in milliseconds by the clock of the host that told of it."""
+
+
 class Tally:
     """Metrics of one operator of a query.
 
@@ -57,15 +61,15 @@ class Tally:
     nodes : dict of int to dict
         What each virtual node has told of that one.
     worked : tuple of int and dict
-        The micro-batch before that one, which has ended, and the milliseconds that each virtual node took in it. Those for
-        bringing files to other hosts and to the checkpoint are left out: it is these that are slow then.
+        The micro-batch before that one, which has ended, and when each virtual node worked in it. The time for bringing
+        files to other hosts and to the checkpoint is left out: it is these that are slow then.
     """
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, float]] = {}
         self.batch: int | None = None
         self.nodes: dict[int, dict[str, float]] = {}
-        self.worked: tuple[int, dict[int, float]] = -1, {}
+        self.worked: tuple[int, dict[int, Interval]] = -1, {}
         self._earlier: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._sizes: dict[int, dict[str, float]] = {}
         self._size: dict[str, float] = dict.fromkeys(SIZES, 0)
@@ -102,13 +106,15 @@ class Tally:
         while len(self.rows) > kept:
             _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
 
-    def _work(self) -> dict[int, float]:
+    def _work(self) -> dict[int, Interval]:
         times = ("ingestTimeMs", "fireTimeMs", "commitTimeMs")
-        return {
-            vnode: max(0.0, sum(told.get(name, 0.0) for name in times) - told.get("uploadTimeMs", 0.0))
-            for vnode, told in self.nodes.items()
-            if vnode > IDLE
-        }
+        found = {}
+        for vnode, told in self.nodes.items():
+            if vnode > IDLE:
+                took = sum(told.get(name, 0.0) for name in times) - told.get("uploadTimeMs", 0.0)
+                began = told.get("began", 0.0)
+                found[vnode] = began, began + max(0.0, took)
+        return found
 
     def retire(self) -> None:
         """Forget virtual nodes, since the query has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import asdict
 
 from forebay.store.manifest import Counters
@@ -14,12 +15,14 @@ def measured(
 ) -> dict[str, float]:
     """Metrics of a task's work on one store instance: what has changed, and sizes.
 
-    ``times`` are when it began, and when rows were taken, windows had fired and the version was committed, in seconds.
+    ``times`` are when it began, and when rows were taken, windows had fired and the version was committed, in seconds of
+    `time.perf_counter`.
     """
     ingest, fire, commit = (1000 * (end - begin) for begin, end in itertools.pairwise(times))
     done = {name: value - getattr(before, name) for name, value in asdict(counters).items()}
     work = {name: value - getattr(store_before, name) for name, value in asdict(store).items()}
     return {
+        "began": 1000 * (time.time() - (time.perf_counter() - times[0])),
         "rowsIn": done["rows_in"],
         "rowsLate": done["rows_late"],
         "rowsPartlyLate": done["rows_partly_late"],
