@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,7 +126,6 @@ class SegmentReader:
         self._path = directory / segment.name
         self._segment = segment
         self._fetch = fetch
-        self._verified: set[int] = set()
         self._map = self._mapped()
         self.schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
 
@@ -156,12 +156,11 @@ class SegmentReader:
         assert self._fetch is not None
         self._fetch()
         self._fetch = None
-        self._verified.clear()
         return self._whole()
 
     def _whole(self) -> pa.Buffer:
         try:
-            actual = self._path.stat().st_size
+            found = self._path.stat()
         except FileNotFoundError as error:
             raise CorruptState(
                 f"{self._path} is missing, though a manifest names it. Unless a newer run of the query has overtaken this "
@@ -169,13 +168,16 @@ class SegmentReader:
             ) from error
         except OSError as error:
             raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
-        if actual != self._segment.size:
-            raise CorruptState(f"{self._path} has {actual} bytes where the manifest says {self._segment.size}. {_RESTORE}")
+        if found.st_size != self._segment.size:
+            raise CorruptState(
+                f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {_RESTORE}"
+            )
+        self._verified = _verified_of(self._path, (found.st_ino, found.st_mtime_ns))
         with reported("map", self._path):
             return pa.memory_map(str(self._path)).read_buffer()
 
     def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:
-        """Bytes of the file. Their checksum is compared once per reader, as the file never changes."""
+        """Bytes of the file. Their checksum is compared once in a process, as long as nobody has written to the file."""
         data = self._map.slice(offset, length)
         if offset not in self._verified:
             if zlib.crc32(data) != crc and self._fetch is not None:
@@ -185,6 +187,22 @@ class SegmentReader:
                 raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
             self._verified.add(offset)
         return data
+
+
+_verified: OrderedDict[Path, tuple[tuple[int, int], set[int]]] = OrderedDict()
+_MOST_VERIFIED = 1 << 14
+"""Files of which this process knows which extents are right: a store of unaligned windows reads them again and again."""
+
+
+def _verified_of(path: Path, identity: tuple[int, int]) -> set[int]:
+    """Offsets of which the checksums were right; none of a file that is another one, or was written to, since."""
+    known = _verified.pop(path, None)
+    if known is None or known[0] != identity:
+        known = identity, set()
+    _verified[path] = known
+    if len(_verified) > _MOST_VERIFIED:
+        _verified.popitem(last=False)
+    return known[1]
 
 
 _RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."

@@ -33,6 +33,7 @@ from forebay.store.options import Options
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
 from forebay.store.row_kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
+from forebay.windows import ENDLESS
 
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
@@ -310,12 +311,16 @@ class UnalignedStore:
         return wanted
 
     def _nearest(self, requested: Slots) -> Slots:
-        """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for."""
+        """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
+
+        Windows that are not expected to fire are read when they are asked for.
+        """
         count = int(self.options.read_batch_ratio * len(self.index))
         if not count:
             return np.empty(0, np.int32)
         live = self.index.live()
         candidates = live[kernels.places(self.index.columns, self._loaded, live) == ON_DISK]
+        candidates = candidates[self.index.columns.ett[candidates] < ENDLESS]
         candidates = np.setdiff1d(candidates, requested, assume_unique=True)
         ett = self.index.columns.ett[candidates]
         if count < len(candidates):
