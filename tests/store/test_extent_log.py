@@ -2,12 +2,14 @@
 
 import errno
 import os
+import time
+import zlib
 
 import pyarrow as pa
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store import extent_log
+from forebay.store import extent_log, segment
 from forebay.store import manifest as manifests
 from forebay.store.extent_log import ExtentLog
 from forebay.store.manifest import Counters
@@ -38,6 +40,37 @@ def test_live_extents_move_without_being_read(log, tmp_path):
     assert [batch for group in (3, 7) for batch in again.read(group)] == [rows(3), rows(7)]
     assert log.zero_copy_bytes == again.bytes_of([3, 7])
     assert again.disk_bytes < 1.5 * log.zero_copy_bytes
+
+
+def test_a_process_compares_the_checksum_of_an_extent_once(tmp_path, monkeypatch):
+    """However often the store is opened, and in whatever version."""
+    log = ExtentLog(tmp_path, None, Options())
+    for group in range(3):
+        log.append(group, rows(group))
+    version = log.commit(None, Counters())
+    bytes_of, checked, crc32 = log.bytes_of([0, 1, 2]), [], zlib.crc32
+    for _ in range(3):
+        log = ExtentLog(tmp_path, version, Options())
+        monkeypatch.setattr(segment.zlib, "crc32", lambda data, *value: checked.append(len(data)) or crc32(data, *value))
+        assert [batch for group in (0, 1, 2) for batch in log.read(group)] == [rows(0), rows(1), rows(2)]
+        monkeypatch.undo()
+        log.append(3, rows(3))
+        version = log.commit(None, Counters())
+    assert bytes_of <= sum(checked) < 1.1 * bytes_of
+
+
+def test_an_extent_that_was_right_and_is_damaged_since_is_found(tmp_path):
+    log = ExtentLog(tmp_path, None, Options())
+    log.append(0, rows(0))
+    version = log.commit(None, Counters())
+    assert list(ExtentLog(tmp_path, version, Options()).read(0)) == [rows(0)]
+    (path,) = tmp_path.glob("*.arrow")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    time.sleep(0.02)  # clocks of files tick every few milliseconds
+    path.write_bytes(data)
+    with pytest.raises(CorruptState, match="is damaged in the"):
+        list(ExtentLog(tmp_path, version, Options()).read(0))
 
 
 @pytest.mark.parametrize("refusal", [errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV])

@@ -11,6 +11,7 @@ from forebay.errors import StateDirectoryError
 from forebay.store import unaligned
 from forebay.store.options import Options
 from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.windows import ENDLESS
 
 EAGER = Options(memory_bytes=1 << 20, read_batch_ratio=0.9)
 
@@ -232,3 +233,13 @@ def test_a_full_disk_in_the_middle_of_a_flush(tmp_path):
     store.close()
     again = store_at(tmp_path, version)
     assert values(again, again.index.due(5)) == [10, 20]
+
+
+def test_windows_that_are_not_expected_to_fire_are_not_read_ahead(tmp_path):
+    store, keys = store_at(tmp_path), np.arange(1000)
+    slots = add(store, keys, keys, keys + 1)
+    store.index.schedule(slots[10:], ENDLESS)
+    store.commit()
+    assert values(store, slots[:1]) == [0]
+    assert store.metrics.prefetched_rows == 9
+    assert values(store, slots[500:503]) == [500, 501, 502]

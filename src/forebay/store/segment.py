@@ -180,10 +180,12 @@ class SegmentReader:
         """Bytes of the file. Their checksum is compared once in a process, as long as nobody has written to the file."""
         data = self._map.slice(offset, length)
         if offset not in self._verified:
-            if zlib.crc32(data) != crc and self._fetch is not None:
+            damaged = zlib.crc32(data) != crc
+            if damaged and self._fetch is not None:
                 self._map = self._fetched()
                 data = self._map.slice(offset, length)
-            if zlib.crc32(data) != crc:
+                damaged = zlib.crc32(data) != crc
+            if damaged:
                 raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
             self._verified.add(offset)
         return data
