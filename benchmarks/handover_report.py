@@ -23,6 +23,8 @@ SYSTEMS = ("replicas", "checkpoint", "spark")
 
 def write() -> None:
     """Print what was measured, in this run and before, put it into the documentation, and draw it."""
+    if not (OUT / "results.csv").exists():
+        raise SystemExit(f"{OUT} has no results: no run has come to its end, and the logs there say why")
     text = tables()
     print(text)
     report.replace(ROOT / "docs" / "handover.md", "handover", text)
