@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import forebay as fb
@@ -72,9 +72,12 @@ class Workload(ABC):
     def answer(self, results: DataFrame) -> list[int]:
         """How many results there are, and what they are."""
 
+    beyond: int | None = None
+    """The number of a unit after all others, with which windows end; none if there are no windows."""
+
     def last(self) -> list[int]:
         """Numbers of units that let all results come out, one micro-batch each."""
-        return []
+        return [] if self.beyond is None else [self.beyond, self.beyond + 1]
 
     def link(self, units: int = 1, first: int | None = None) -> None:
         """Have so many units arrive. Spark looks for the last kind first, so it seldom finds one without the others."""
@@ -102,6 +105,7 @@ class Nbq8(Workload):
     window, step = 12 * 3600, 10
     """Seconds of event time of a window, and between the first rows of two units."""
     begin = 39_352 * window
+    beyond = 2 * window // step
 
     def made(self, random: np.random.Generator) -> dict[str, dict[str, object]]:
         times = np.arange(self.auctions) * (self.step * 1_000_000 // self.auctions)
@@ -132,10 +136,6 @@ class Nbq8(Workload):
         own = results.where(F.unix_seconds("window.start") == self.begin)
         mark = F.sum(F.pmod(F.xxhash64("person", "auction", "payload", "payload_right"), F.lit(1_000_003)))
         return list(own.agg(F.count("*"), mark).first() or ())
-
-    def last(self) -> list[int]:
-        beyond = 2 * self.window // self.step
-        return [beyond, beyond + 1]
 
     def _side(self, spark: SparkSession, kind: str, *, batch: bool) -> DataFrame:
         schema = "ts long, person long, payload binary" + (", auction long" if kind == "auctions" else "")
@@ -181,7 +181,6 @@ class Nbq5(Workload):
     step = 10
     begin = 1_700_000_000
     beyond = 1_000_000
-    """The number of a unit after all others."""
 
     def made(self, random: np.random.Generator) -> dict[str, dict[str, object]]:
         return {
@@ -207,9 +206,6 @@ class Nbq5(Workload):
         own = results.where(F.unix_seconds("window.end") <= self.begin + self.beyond * self.step)
         mark = F.sum(F.pmod(F.xxhash64("window.start", "auction", "bids"), F.lit(1_000_003)))
         return list(own.agg(F.count("*"), mark).first() or ())
-
-    def last(self) -> list[int]:
-        return [self.beyond, self.beyond + 1]
 
 
 class Nbqx(Workload):
@@ -251,37 +247,22 @@ class Nbqx(Workload):
         return {"auctions": auctions, "bids": bids}
 
     def results(self, spark: SparkSession, how: str) -> DataFrame:
-        batch = how == "batch"
+        windows = [(f"{gap} minutes", F.session_window, fb.session_window) for gap in self.gaps]
         parts = []
-        for gap in self.gaps:
-            auctions, bids = (self._side(spark, kind, batch=batch) for kind in ("auctions", "bids"))
-            length = f"{gap} minutes"
-            if batch:
-                parts.append(self._sessions(auctions, bids, length))
+        for number, (length, theirs, ours) in enumerate([*windows, (f"{self.hours} hours", F.window, fb.window)]):
+            auctions, bids = (self._side(spark, kind, batch=how == "batch") for kind in ("auctions", "bids"))
+            if how == "batch":
+                joined = self._in_windows(auctions, bids, theirs("ts", length))
             else:
-                joined = fb.join(auctions, bids, on="auction", window=fb.session_window("ts", length))
-                parts.append(joined.withColumnRenamed("session_window", "window"))
-        auctions, bids = (self._side(spark, kind, batch=batch) for kind in ("auctions", "bids"))
-        if batch:
-            window = F.window("ts", f"{self.hours} hours")
-            parts.append(
-                auctions.withColumn("window", window).join(bids.withColumn("window", window), ["window", "auction"])
-            )
-        else:
-            parts.append(fb.join(auctions, bids, on="auction", window=fb.window("ts", f"{self.hours} hours")))
-        named = [
-            part.select(F.lit(name).alias("join"), "window", "auction", "payload", "price")
-            for name, part in enumerate(parts)
-        ]
-        return reduce(DataFrame.union, named)
+                joined = fb.join(auctions, bids, on="auction", window=ours("ts", length))
+            window = F.col(joined.columns[0]).alias("window")
+            parts.append(joined.select(F.lit(number).alias("join"), window, "auction", "payload", "price"))
+        return reduce(DataFrame.union, parts)
 
     def answer(self, results: DataFrame) -> list[int]:
         own = results.where(F.col("auction") < (self.beyond - self.late) * self.auctions)
         mark = F.pmod(F.xxhash64("join", "window.start", "window.end", "auction", "payload", "price"), F.lit(1_000_003))
         return list(own.agg(F.count("*"), F.sum(mark)).first() or ())
-
-    def last(self) -> list[int]:
-        return [self.beyond, self.beyond + 1]
 
     def _side(self, spark: SparkSession, kind: str, *, batch: bool) -> DataFrame:
         schema = "place double, auction long, " + ("payload binary" if kind == "auctions" else "back long, price long")
@@ -293,12 +274,12 @@ class Nbqx(Workload):
         )
         return rows if batch else rows.withWatermark("ts", "1 second")
 
-    def _sessions(self, auctions: DataFrame, bids: DataFrame, gap: str) -> DataFrame:
-        """The join in sessions of both sides' rows, by what Spark has for batches."""
+    def _in_windows(self, auctions: DataFrame, bids: DataFrame, window: Column) -> DataFrame:
+        """The join in windows of both sides' rows, by what Spark has for batches."""
         both = auctions.select("ts", "auction").union(bids.select("ts", "auction"))
-        sessions = both.groupBy(F.session_window("ts", gap).alias("window"), "auction").count().drop("count")
+        windows = both.groupBy(window.alias("window"), "auction").count().drop("count")
         within = (F.col("ts") >= F.col("window.start")) & (F.col("ts") < F.col("window.end"))
-        placed = [side.join(sessions, "auction").where(within).drop("ts") for side in (auctions, bids)]
+        placed = [side.join(windows, "auction").where(within).drop("ts") for side in (auctions, bids)]
         return placed[0].join(placed[1], ["window", "auction"])
 
 

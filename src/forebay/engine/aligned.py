@@ -153,7 +153,7 @@ class AlignedInstance:
         """Results of windows from the rows, or partial aggregates, of their slices."""
         aggregation, by = self._plan.aggregation, [WINDOW]
         if len(windows) == 1:
-            part.drop_in_place(SLICE)
+            part.drop_in_place(SLICE)  # it was read for this firing alone; a plan of polars would take longer
             by = []
         else:
             part = self._by_window(windows, part)

@@ -98,7 +98,7 @@ class Agent(Service):
         self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._note_pulled, application.copying)
         self._uploads = Uploads(self._holdings, self._pulls.complete)
         self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
-        self._noting = threading.Lock()  # what is held changes as the disk does
+        self._noting = threading.Lock()  # from a look at an instance's files until `_held` has what was found
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._queries: set[str] = set()
         self._held: dict[str, Held] = {}
