@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from session import spark_session
+
 from workloads import Latest
 
 ALL_AT_ONCE, MICRO_BATCHES, COUNTED = 25, 16, 8
