@@ -41,7 +41,6 @@ ELSEWHERE = {
         "index_kernels.find",
         "index_kernels.find_each",
         "index_kernels.find_exact",
-        "row_kernels.chain",
         "row_kernels.chained",
     ),
     "step_kernels.place_in_steps",

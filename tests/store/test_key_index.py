@@ -36,6 +36,12 @@ def identities(keys):
     return keys, np.where(keys % 2 == 0, low, low | np.int64(-(2**63)))
 
 
+def memory(picture):
+    """The parts of a picture as memory of their own; of one that was read before, another copy."""
+    parts = picture if isinstance(picture, dict) else {name: picture[name][0].as_py() for name in picture.schema.names}
+    return {name: np.array(np.frombuffer(part, np.uint8)) for name, part in parts.items()}
+
+
 def found(index):
     live = index.live()
     rows = zip(index.columns.high[live].tolist(), *index.windows(live).T.tolist(), strict=True)
@@ -62,11 +68,18 @@ def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
         index.remove(index.due(watermark))
         model.remove(watermark)
         assert found(index) == model.found()
-        everything = step == 0 or pick.random() < 0.2
-        saved = [*([] if everything else saved), *index.changes(everything=everything)]
+        how = "everything" if step == 0 else pick.choice(["everything", "picture", *["changes"] * 8])
+        if how == "picture":
+            saved, picture = [], memory(index.picture())
+        else:
+            picture = None if how == "everything" else picture
+            saved = [*([] if how == "everything" else saved), *index.changes(everything=how == "everything")]
         if pick.random() < 0.3:
-            index = KeyIndex.restored(saved)
+            rows, index = index.stored_rows, KeyIndex.restored(saved, picture and {**memory(picture)})
             assert found(index) == model.found()
+            assert index.stored_rows == rows == index.columns.stored.sum()
+            assert index.earliest() == min((end for _, _, end in model.found()), default=kernels.LATEST)
+        index.store(index.live(), np.arange(len(index.live())))
     for key in range(40):
         high, low = identities([key])
         there = index.find(int(high[0]), int(low[0]))

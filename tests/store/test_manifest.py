@@ -45,6 +45,16 @@ def test_parts_are_told_apart_and_have_a_format_of_their_own(path, tmp_path):
     assert manifests.read(tmp_path, VERSION) == with_parts
 
 
+def test_a_picture_of_a_key_index_has_a_format_of_its_own(path, tmp_path):
+    first, second = MANIFEST.extents
+    manifests.write(tmp_path, replace(MANIFEST, extents=(first, replace(second, group=manifests.PICTURES | 1))))
+    assert path.read_bytes().startswith(b"forebay manifest 6 ")
+    assert manifests.read(tmp_path, VERSION).rows == first.rows
+    path.write_bytes(path.read_bytes().replace(b"manifest 6", b"manifest 4", 1))
+    with pytest.raises(CorruptState, match="another format version"):
+        manifests.read(tmp_path, VERSION)
+
+
 def test_every_flipped_bit_is_found(path):
     whole = path.read_bytes()
     for position in range(len(whole)):

@@ -1,9 +1,16 @@
-"""What a commit of the unaligned store writes."""
+"""What a commit of the unaligned store writes, and what a read looks at."""
+
+import random
 
 import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
 
+from forebay.store import unaligned
+from forebay.store.manifest import PICTURES
 from forebay.store.options import Options
-from forebay.store.unaligned import UnalignedStore
+from forebay.store.unaligned import SLOT, UnalignedStore
 
 
 def test_a_change_of_few_windows_writes_few(tmp_path):
@@ -20,3 +27,87 @@ def test_a_change_of_few_windows_writes_few(tmp_path):
         assert sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow")) < 20_000
     index = UnalignedStore(tmp_path, version, options).index
     assert index.windows(index.live()).tolist() == [[key, key + 9 if key < 2000 else key + 5] for key in keys.tolist()]
+
+
+def rows(values):
+    return pa.record_batch({"value": pa.array(values, pa.int64()), "text": [f"{value:>200}" for value in values]})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_are_found_in_order_of_arrival_whatever_was_written_again(tmp_path, monkeypatch, seed):
+    """Extents of few rows, which are combined and cleared a few at a time, pictures of the key index, and restarts."""
+    for name, value in (("SEGMENT_BYTES", 1 << 10), ("LEAST_COMPACTED", 0), ("_LEAST_CLEARED", 1), ("_CLEARED", 1)):
+        monkeypatch.setattr(unaligned, name, value)
+    for name, value in (("_PICTURED", 32), ("_FEW", 1), ("_LEAST_CHANGES", 64), ("_MOST_CHANGES", 4)):
+        monkeypatch.setattr(unaligned, name, value)
+    pick = random.Random(seed)
+    options = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 11, read_batch_ratio=pick.choice([0.0, 0.1]))
+    store, known, number, pictures = UnalignedStore(tmp_path, None, options), {}, 0, 0
+    for _ in range(60):
+        starts = np.array([10 * pick.randrange(30) for _ in range(pick.randrange(1, 80))])
+        keys = np.array([pick.randrange(8) for _ in starts])
+        lengths = np.array([pick.choice([4, 4, 4, 12]) for _ in starts])  # a long one joins its neighbours
+        slots = store.index.place_merging(keys, keys, starts, starts + lengths)
+        values = list(range(number, number := number + len(starts)))
+        store.append(rows(values), slots)
+        for key, start, length, value in zip(keys.tolist(), starts.tolist(), lengths.tolist(), values, strict=True):
+            touching = [w for w in known if w[0] == key and w[1] <= start + length and start <= w[2]]
+            merged = sorted([value, *(v for w in touching for v in known.pop(w))])
+            known[key, min([start, *(w[1] for w in touching)]), max([start + length, *(w[2] for w in touching)])] = merged
+        live = store.index.live()
+        some = live[[pick.random() < 0.4 for _ in live]]
+        windows = list(zip(store.index.columns.high[some].tolist(), *store.index.windows(some).T.tolist(), strict=True))
+        found = store.get(some)
+        for slot, window in zip(some.tolist(), windows, strict=True):
+            mine = found.filter(pl.col(SLOT) == slot)["value"].to_list()
+            assert sorted(mine) == known[window]
+            if store.index.columns.sibling[slot] < 0:
+                assert mine == known[window]
+                assert [v for part in store.get_one(slot) for v in part["value"].to_pylist()] == known[window]
+        if pick.random() < 0.7:
+            store.remove(some)
+            known = {window: values for window, values in known.items() if window not in windows}
+        version = store.commit()
+        pictures += any(group >= PICTURES for group in store._log.groups.tolist())
+        if pick.random() < 0.3:
+            store = UnalignedStore(tmp_path, version, options)
+    assert pictures > 5
+
+
+def test_a_read_looks_at_the_extents_that_have_its_windows_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(unaligned, "SEGMENT_BYTES", 1 << 16)
+    options = Options(read_batch_ratio=0)
+    store = UnalignedStore(tmp_path, None, options)
+    for batch in range(40):
+        keys = np.arange(1000) + 1000 * batch
+        store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys))
+        store.flush()
+    version = store.commit()
+    store, looked = UnalignedStore(tmp_path, version, options), []
+    monkeypatch.setattr(store, "_extent", lambda number, extent=store._extent: looked.append(number) or extent(number))
+    slots = np.concatenate([store.index.find(key, key) for key in (7, 8, 21_500)])
+    assert sorted(store.get(slots)["value"].to_list()) == [7, 8, 21_500]
+    assert len(looked) == 2 < len(store._extents) / 10
+
+
+def test_dead_rows_are_cleared_out_a_part_at_a_time(tmp_path, monkeypatch):
+    """A commit writes in proportion to what came, though half of all rows have died; after some, files are small again."""
+    monkeypatch.setattr(unaligned, "_LEAST_CLEARED", 2 << 20)
+    monkeypatch.setattr(unaligned, "SEGMENT_BYTES", 1 << 18)
+    monkeypatch.setattr(unaligned, "_PICTURED", 1 << 14)
+    store, keys = UnalignedStore(tmp_path, None), np.arange(100_000)
+    store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys))
+    store.commit()
+    live, whole = store.live_bytes, store.metrics.disk_bytes
+    store.remove(np.random.default_rng(1).permutation(store.index.live())[:60_000])
+    written = []
+    for step in range(30):
+        some = keys[:100] + 100_000 + 100 * step
+        store.append(rows(some), store.index.place_merging(some, some, some, some))
+        version = store.commit()
+        written.append(sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow")))
+    index = store._log.bytes_of(group for group in store._log.groups.tolist() if group >= PICTURES)
+    assert sorted(written)[-2] < 4 << 20  # one of them has the key index, too
+    assert sum(size > 1 << 20 for size in written) > 3
+    assert store.live_bytes - index < live * 0.55
+    assert store.metrics.disk_bytes < whole

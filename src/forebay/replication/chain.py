@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
+from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, ReplicationError, VersionNotFound
 from forebay.replication.holdings import Holdings
@@ -274,7 +274,7 @@ def _cut(data: memoryview) -> Iterator[tuple[memoryview, int | None]]:
     crc = 0
     for begin in range(0, max(len(data), 1), CHUNK_BYTES):
         chunk = data[begin : begin + CHUNK_BYTES]
-        crc = zlib.crc32(chunk, crc)
+        crc = crc32(chunk, crc)
         yield chunk, crc if begin + CHUNK_BYTES >= len(data) else None
 
 

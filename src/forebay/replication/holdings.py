@@ -13,10 +13,11 @@ import os
 import shutil
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+
+from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
@@ -277,7 +278,7 @@ class Incoming:
         self.descriptor, self._path, self._crc, self.whole, self.size = descriptor, path, 0, False, 0
 
     def write(self, data: memoryview) -> None:
-        self._crc, self.size = zlib.crc32(data, self._crc), self.size + len(data)
+        self._crc, self.size = crc32(data, self._crc), self.size + len(data)
         LOCAL.write(self.descriptor, data, self._path)
 
     def finish(self, crc: int) -> None:

@@ -1,22 +1,22 @@
-"""Where on disk the rows of each window lie, for reads of one window at a time: they look at nothing else.
+"""Where on disk the rows of each window lie: a read looks at the pieces of the windows that it wants, and at no others.
 
-A scan of all pieces costs as much for one window as for thousands. Here pieces are linked by window, as rows in memory are
-(`RowBuffer`): each slot has its youngest piece, and each piece the one before it. A window that has ended leaves its pieces
-behind; they are dead because its slot has another generation.
+Pieces are linked by window, as rows in memory are (`RowBuffer`): each slot has its youngest piece, and each piece the one
+before it. A window that has ended leaves its pieces behind; they are dead because its slot has another generation. An extent
+that was written again leaves its own behind; they lead nowhere.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
-from forebay.store.key_index import KeyIndex
+from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.pieces import Pieces
-from forebay.store.row_buffer import grown
+from forebay.store.row_buffer import Rows, grown
 
 
 class Addresses:
@@ -26,38 +26,69 @@ class Addresses:
     ----------
     index : KeyIndex
         The open windows.
+    pieces : int
+        How many pieces there will be at first.
     """
 
-    def __init__(self, index: KeyIndex) -> None:
+    def __init__(self, index: KeyIndex, pieces: int = 0) -> None:
         self._index = index
-        self._extents: list[tuple[int, Pieces]] = []
-        self._rows: dict[int, pa.RecordBatch] = {}
+        self._numbers: list[int | None] = []
+        self._places: dict[int, int] = {}
         self._begins = [0]
-        self._heads = np.empty(0, np.int64)
-        self._previous = np.empty(0, np.int64)
-        self._generations = np.empty(0, np.int32)
-
-    def __len__(self) -> int:
-        """Number of extents."""
-        return len(self._extents)
+        self._lost = 0
+        self._cached: dict[int, pa.RecordBatch] = {}
+        self._heads = np.empty(0, np.int32)
+        self._previous, self._generations, self._first, self._rows = (np.zeros(pieces, np.int32) for _ in range(4))
 
     @property
     def nbytes(self) -> int:
-        return self._heads.nbytes + self._previous.nbytes + self._generations.nbytes
+        return self._heads.nbytes + 4 * self._previous.nbytes
+
+    @property
+    def crowded(self) -> bool:
+        """Whether most pieces are of extents that are not there any more."""
+        return self._lost > self._begins[-1] // 2
 
     def add(self, number: int, pieces: Pieces) -> None:
-        """Add an extent that is younger than those before."""
+        """Add an extent."""
         begin, end = self._begins[-1], self._begins[-1] + len(pieces.slot)
         if end > len(self._previous):
-            capacity = max(end, 2 * len(self._previous))
-            self._previous = grown(self._previous, capacity, -1)
-            self._generations = grown(self._generations, capacity, 0)
+            capacity = max(end, len(self._previous) + len(self._previous) // 2)
+            self._previous = grown(self._previous, capacity)
+            self._generations = grown(self._generations, capacity)
+            self._first, self._rows = grown(self._first, capacity), grown(self._rows, capacity)
         if self._index.capacity > len(self._heads):
-            self._heads = grown(self._heads, self._index.capacity, -1)
+            self._heads = grown(self._heads, self._index.capacity)
         self._generations[begin:end] = pieces.generation
-        kernels.chain(self._heads, self._previous, begin, pieces.slot)
-        self._extents.append((number, pieces))
+        self._first[begin:end], self._rows[begin:end] = pieces.first, pieces.rows
+        kernels.chain(self._heads, self._previous, self._generations, begin, pieces.slot)
+        self._places[number] = len(self._numbers)
+        self._numbers.append(number)
         self._begins.append(end)
+
+    def drop(self, number: int) -> None:
+        """Forget an extent."""
+        place = self._places.pop(number)
+        self._numbers[place] = None
+        self._lost += self._begins[place + 1] - self._begins[place]
+        self._cached.pop(number, None)
+
+    def forget_rows(self) -> None:
+        """Let go of the files of extents in which one window was looked for."""
+        self._cached.clear()
+
+    def find(self, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
+        """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
+        arguments = self._index.columns, self._heads, self._previous, self._generations, slots
+        pieces, roots = kernels.collect_items(*arguments, kernels.count_items(*arguments))
+        order = np.argsort(pieces)
+        pieces, roots = pieces[order], roots[order]
+        cuts = np.searchsorted(pieces, self._begins)
+        found = [(self._numbers[place], place) for place in np.flatnonzero(np.diff(cuts)).tolist()]
+        for number, place in sorted((number, place) for number, place in found if number is not None):
+            some = slice(cuts[place], cuts[place + 1])
+            rows, windows = kernels.expand(pieces[some], roots[some], self._first, self._rows)
+            yield number, rows, windows
 
     def of(self, slot: int, read: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival.
@@ -67,11 +98,13 @@ class Addresses:
         found = []
         records = self._index.records
         for piece in kernels.chained(records, self._heads, self._previous, self._generations, slot).tolist():
-            extent = bisect.bisect_right(self._begins, piece) - 1
-            number, pieces = self._extents[extent]
-            rows = self._rows.get(number)
+            number = self._numbers[bisect.bisect_right(self._begins, piece) - 1]
+            if number is None:
+                continue
+            rows = self._cached.get(number)
             if rows is None:
-                rows = self._rows[number] = read(number)
-            place = piece - self._begins[extent]
-            found.append(rows.slice(int(pieces.first[place]), int(pieces.rows[place])))
-        return found
+                rows = self._cached[number] = read(number)
+            found.append((number, rows.slice(int(self._first[piece]), int(self._rows[piece]))))
+        if len(found) > 1:
+            found.sort(key=lambda part: part[0])
+        return [rows for _, rows in found]

@@ -12,7 +12,9 @@ Times = npt.NDArray[np.int64]
 Columns = np.recarray  # of WINDOW
 
 EMPTY = -1
-USED, FREE, FILLED, TOUCHED = range(4)
+USED, FREE, FILLED, TOUCHED, STORED = SCALARS = range(5)
+"""Numbers of slots that were ever used, of those that are free again, of keys in the directory, of slots that have changed;
+and of rows on disk."""
 
 BLOCK = 6
 """Slots are in blocks of two to this power; lower bounds for the times in each block say which ones to look at."""
@@ -375,6 +377,7 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
             following = c[member].sibling
             c[member].generation += 1
             c[member].parent = c[member].sibling = -1
+            scalars[STORED] -= c[member].stored
             c[member].stored = 0
             free[scalars[FREE]] = member
             scalars[FREE] += 1
@@ -384,18 +387,43 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
 
 @compiled
 def leave(c, directory, scalars, slots):
-    """Those of the slots that are in the directory leave it."""
+    """Slots are about to be replaced: those that are in the directory leave it."""
     for slot in slots:
-        if slot < scalars[USED] and in_directory(c, slot):
-            unlink_window(c, directory, scalars, slot)
+        if slot < scalars[USED]:
+            scalars[STORED] -= c[slot].stored
+            if in_directory(c, slot):
+                unlink_window(c, directory, scalars, slot)
 
 
 @compiled
-def enter(c, directory, scalars, slots):
-    """Those of the slots that belong into the directory enter it."""
+def put(c, slots, high, low, start, end, ett, generation, parent, sibling, stored):
+    """Replace the content of slots."""
+    for row in range(len(slots)):
+        slot = slots[row]
+        c[slot].high, c[slot].low = high[row], low[row]
+        c[slot].start, c[slot].end, c[slot].ett = start[row], end[row], ett[row]
+        c[slot].generation, c[slot].stored = generation[row], stored[row]
+        c[slot].parent, c[slot].sibling = parent[row], sibling[row]
+
+
+@compiled
+def put_free(c, slots, generation):
+    """No windows live in slots any more."""
+    for row in range(len(slots)):
+        slot = slots[row]
+        c[slot].generation, c[slot].stored = generation[row], 0
+        c[slot].parent = c[slot].sibling = -1
+
+
+@compiled
+def enter(c, directory, earliest, scalars, slots):
+    """Slots have been replaced: those that belong into the directory enter it."""
     for slot in slots:
         scalars[USED] = max(scalars[USED], slot + 1)
+        scalars[STORED] += c[slot].stored
         if in_directory(c, slot):
+            lower(earliest, BY_END, slot, c[slot].end)
+            lower(earliest, BY_ESTIMATE, slot, c[slot].ett)
             older, place = key_head(c, directory, c[slot].high, c[slot].low)
             newer = np.int32(-1)
             while older >= 0 and c[older].start > c[slot].start:

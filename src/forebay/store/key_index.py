@@ -11,7 +11,7 @@ slot until the parent goes, so rows that name it still belong somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,10 +20,26 @@ import pyarrow as pa
 
 from forebay.store import index_kernels as kernels
 from forebay.store import step_kernels
-from forebay.store.index_kernels import BLOCK, EARLIEST, EMPTY, FILLED, FREE, TOUCHED, USED, WINDOW, Columns, Slots, Times
+from forebay.store.index_kernels import (
+    BLOCK,
+    EARLIEST,
+    EMPTY,
+    FILLED,
+    FREE,
+    STORED,
+    TOUCHED,
+    USED,
+    WINDOW,
+    Columns,
+    Slots,
+    Times,
+)
 
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
 """The columns that versions have; chains are put together again."""
+
+PICTURE = pa.schema([(name, pa.large_binary()) for name in ("records", "directory", "earliest", "free", "scalars")])
+"""The columns of `KeyIndex.picture`."""
 
 _MOST_STORED = 2**31 - 1
 
@@ -83,7 +99,7 @@ class KeyIndex:
         self._free = np.empty(0, np.int32)
         self._dirty = np.zeros(0, np.uint8)
         self._earliest = np.empty((2, 0), np.int64)
-        self._scalars = np.zeros(4, np.int64)
+        self._scalars = np.zeros(len(kernels.SCALARS), np.int64)
 
     def __len__(self) -> int:
         """Number of windows, absorbed ones included."""
@@ -181,7 +197,7 @@ class KeyIndex:
     @property
     def stored_rows(self) -> int:
         """How many rows all open windows have on disk."""
-        return int(self.columns.stored.sum(dtype=np.int64))
+        return int(self._scalars[STORED])
 
     def live(self) -> Slots:
         """All windows, absorbed ones left out."""
@@ -219,7 +235,9 @@ class KeyIndex:
 
     def store(self, slots: Slots, rows: npt.NDArray[np.integer[Any]]) -> None:
         """Windows have so many rows on disk."""
-        self._set("stored", slots, np.minimum(rows, _MOST_STORED))
+        rows = np.minimum(rows, _MOST_STORED)
+        self._scalars[STORED] += rows.sum() - self.stored(slots).sum()
+        self._set("stored", slots, rows)
 
     def _set(self, column: str, slots: Slots, values: Any) -> None:
         self.columns[column][slots] = values
@@ -232,7 +250,7 @@ class KeyIndex:
     def renew(self, slots: Slots) -> None:
         """Forget the rows of windows that have absorbed none; the windows stay."""
         self._set("generation", slots, self.columns.generation[slots] + 2)
-        self._set("stored", slots, 0)
+        self.store(slots, np.zeros(len(slots), np.int64))
 
     # versions -------------------------------------------------------------------------------------------------------
 
@@ -248,11 +266,11 @@ class KeyIndex:
         where there are none. The other one has the generations of slots that are free.
         """
         used = self._scalars[USED]
-        wanted = np.ones(used, bool) if everything else self._dirty[:used].astype(bool)
-        alive = (self.columns.generation[:used] & 1).astype(bool)
-        windows, free = ({"slot": np.flatnonzero(part).astype(np.int32)} for part in (wanted & alive, wanted & ~alive))
+        wanted = np.arange(used, dtype=np.int32) if everything else np.flatnonzero(self._dirty[:used]).astype(np.int32)
+        alive = (self.columns.generation[wanted] & 1).astype(bool)
+        windows, free = ({"slot": slots} for slots in (wanted[alive], wanted[~alive]))
         windows |= {name: self.columns[name][windows["slot"]] for name in _STORED}
-        self._dirty[:used] = 0
+        self._dirty[wanted] = 0
         self._scalars[TOUCHED] = 0
         if (windows["ett"] == windows["end"]).all():
             del windows["ett"]
@@ -261,30 +279,72 @@ class KeyIndex:
         free["generation"] = self.columns.generation[free["slot"]]
         return [_batch(part) for part in (windows, free) if len(part["slot"])]
 
+    def picture(self) -> pa.RecordBatch:
+        """All of it as it is in memory, in one row; the slots count as unchanged from now on.
+
+        To open it takes no time, however many slots there are: see `restored`.
+        """
+        self._dirty[:] = 0
+        self._scalars[TOUCHED] = 0
+        free = self._free[: self._scalars[FREE]]
+        parts = (self.records, self._directory, self._earliest, free, self._scalars)
+        return pa.record_batch([_one_value(part) for part in parts], schema=PICTURE)
+
     @classmethod
-    def restored(cls, changes: Iterable[pa.RecordBatch]) -> KeyIndex:
-        """The index after changes, oldest first."""
+    def restored(
+        cls, changes: Iterable[pa.RecordBatch], picture: Mapping[str, npt.NDArray[np.uint8]] | None = None
+    ) -> KeyIndex:
+        """The index after changes, oldest first, to nothing or to a picture.
+
+        The picture's columns become the index's own memory, so they must be writable, and nobody else's.
+        """
         index = cls()
+        if picture is not None:
+            index._become(picture)
+        slots = [np.empty(0, np.int32)]
         for change in changes:
-            changed = change["slot"].to_numpy()
-            top = int(changed.max()) + 1
-            if top > index.capacity:
-                index._resize(top + top // 4)
-            index._widen(len(changed))
-            kernels.leave(index.columns, index._directory, index._scalars, changed)
-            index.columns.parent[changed] = index.columns.sibling[changed] = -1
-            index.columns.stored[changed] = 0
-            for name in change.schema.names[1:]:
-                index.columns[name][changed] = change[name].to_numpy()
-            if "ett" not in change.schema.names and "end" in change.schema.names:
-                index.columns.ett[changed] = change["end"].to_numpy()
-            kernels.enter(index.columns, index._directory, index._scalars, changed)
-        free = np.flatnonzero(index.columns.generation[: index._scalars[USED]] & 1 == 0)[::-1]
-        index._free[: len(free)] = free
-        index._scalars[FREE] = len(free)
+            index._replace(change)
+            slots.append(change["slot"].to_numpy())
+        index._free_again(np.concatenate(slots))
         return index
 
     # private --------------------------------------------------------------------------------------------------------
+
+    def _become(self, picture: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+        self._hold(picture["records"].view(WINDOW))
+        self._directory, self._scalars = picture["directory"].view(np.int64), picture["scalars"].view(np.int64)
+        self._earliest = picture["earliest"].view(np.int64).reshape(2, -1)
+        self._dirty, self._free = np.zeros(self.capacity, np.uint8), np.empty(self.capacity, np.int32)
+        self._free[: self._scalars[FREE]] = picture["free"].view(np.int32)
+
+    def _replace(self, change: pa.RecordBatch) -> None:
+        """Slots get the content that a batch of `changes` has for them."""
+        columns = {name: change[name].to_numpy() for name in change.schema.names}
+        slots = columns["slot"]
+        top = int(slots.max()) + 1
+        if top > self.capacity:
+            self._resize(top + top // 4)
+        self._widen(len(slots))
+        kernels.leave(self.columns, self._directory, self._scalars, slots)
+        if "end" in columns:
+            nothing = np.full(len(slots), -1, np.int32)
+            defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
+            kernels.put(self.columns, slots, *(columns.get(name, defaults.get(name)) for name in _STORED))
+        else:
+            kernels.put_free(self.columns, slots, columns["generation"])
+        kernels.enter(self.columns, self._directory, self._earliest, self._scalars, slots)
+
+    def _free_again(self, changed: Slots) -> None:
+        """Find the free slots, of which only these were replaced since it was known which ones were free."""
+        if not len(changed):
+            return
+        replaced = np.zeros(self.capacity, bool)
+        replaced[changed] = True
+        before, changed = self._free[: self._scalars[FREE]], np.flatnonzero(replaced).astype(np.int32)
+        still, now = before[~replaced[before]], changed[self.columns.generation[changed] & 1 == 0]
+        free = np.sort(np.concatenate([still, now]))[::-1]  # the first ones are used again first
+        self._free[: len(free)] = free
+        self._scalars[FREE] = len(free)
 
     @property
     def _state(self) -> tuple[Any, ...]:
@@ -324,8 +384,11 @@ class KeyIndex:
         """Records of windows, each in a cache line of its own."""
         memory = np.zeros((capacity + 1) * WINDOW.itemsize, np.uint8)
         begin = -memory.ctypes.data % WINDOW.itemsize
-        self.records = memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW)
-        self.columns: Columns = self.records.view(np.recarray)
+        self._hold(memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW))
+
+    def _hold(self, records: npt.NDArray[Any]) -> None:
+        self.records = records
+        self.columns: Columns = records.view(np.recarray)
 
     def _resize(self, capacity: int) -> None:
         before, used = self.columns, int(self._scalars[USED])
@@ -337,6 +400,12 @@ class KeyIndex:
         self._earliest[:, : earliest.shape[1]] = earliest
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
         self._dirty[:used] = dirty[:used]
+
+
+def _one_value(memory: npt.NDArray[Any]) -> pa.Array:
+    """A column of one binary value, without a copy of it."""
+    offsets = np.array([0, memory.nbytes], np.int64)
+    return pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(memory)])
 
 
 def _batch(columns: dict[str, npt.NDArray[Any]]) -> pa.RecordBatch:

@@ -7,11 +7,12 @@ A version exists when its manifest does. See docs/format.md.
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
+
+from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
@@ -24,10 +25,16 @@ FORMAT = 4
 FORMAT_OF_PARTS = 5
 """What a manifest with parts has; earlier releases must not take the parts for one store."""
 
-_READABLE = {b"3", b"4", b"5"}
+FORMAT_OF_PICTURES = 6
+"""What a manifest with pictures of key indexes has, with parts or without."""
+
+_READABLE = {b"3", b"4", b"5", b"6"}
 """Manifests of format 3 have no secret."""
 
 KIND_BITS = 61
+PICTURES = 3 << KIND_BITS
+"""Groups from this number on are pictures of key indexes (`forebay.store.unaligned`)."""
+
 EVENTS = "events"
 """The part that has the events which several patterns share (`forebay.store.events`)."""
 
@@ -97,7 +104,7 @@ def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
     if manifest.version is None:
         raise ValueError("a manifest without a version is the empty store and is never written")
     body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
-    header = f"forebay manifest {FORMAT_OF_PARTS if manifest.parts else FORMAT} {zlib.crc32(body):08x}\n".encode()
+    header = f"forebay manifest {_format_of(manifest)} {crc32(body):08x}\n".encode()
     disk.publish(directory / filenames.manifest(manifest.version), header + body)
 
 
@@ -125,15 +132,25 @@ def parse(data: bytes, path: Path) -> Manifest:
     if words[2] not in _READABLE:
         raise CorruptState(
             f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 to "
-            f"{FORMAT_OF_PARTS}. "
+            f"{FORMAT_OF_PICTURES}. "
             "Run the forebay release that wrote it."
         )
-    if words[3] != f"{zlib.crc32(body):08x}".encode():
+    if words[3] != f"{crc32(body):08x}".encode():
         raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {_RESTORE}")
-    manifest = _from_json(json.loads(body))
+    content = json.loads(body)
+    manifest = _from_json(content)
+    if int(words[2]) != (_format_of(manifest) if "secret" in content else 3):
+        raise CorruptState(f"{path} is damaged at offset 0: what it has is of another format version. {_RESTORE}")
     if filenames.version_of(path.name) != manifest.version:
         raise CorruptState(f"{path} is the manifest of another version, {manifest.version}. {_RESTORE}")
     return manifest
+
+
+def _format_of(manifest: Manifest) -> int:
+    """The oldest format that has all that the manifest has, so that releases which can read it do."""
+    if any(extent.group >= PICTURES for extent in manifest.extents):
+        return FORMAT_OF_PICTURES
+    return FORMAT_OF_PARTS if manifest.parts else FORMAT
 
 
 _RESTORE = "Restore the checkpoint together with its state directory from a copy."

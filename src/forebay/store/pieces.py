@@ -1,7 +1,8 @@
 """Pieces: where the rows of unaligned windows lie on disk. This is the index log of FlowKV (section 4.2).
 
 Rows are written in *extents*, ordered by estimated trigger time, so that what fires together lies together. A piece is a run
-of rows of one window in an extent. The pieces of an extent are written beside it, and are scanned, never searched.
+of rows of one window in an extent. The pieces of an extent are written beside it, and are read as a whole: by a store that
+has to find rows (`forebay.store.addresses`), and where an extent is written again.
 """
 
 from __future__ import annotations
@@ -10,16 +11,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
 from forebay.store.index_kernels import Columns
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
-from forebay.store.row_kernels import NEARBY
-
-_NO_ROWS, _NO_SLOTS = np.empty(0, np.int64), np.empty(0, np.int32)
 
 
 class Pieces(NamedTuple):
@@ -45,19 +42,14 @@ class Pieces(NamedTuple):
     def as_batch(self) -> pa.RecordBatch:
         return pa.record_batch({name: pa.array(column) for name, column in self._asdict().items()})
 
-    def find(self, columns: Columns, marks: npt.NDArray[np.uint8]) -> tuple[Rows, Slots, int]:
-        """Rows of marked windows, the window of each, and how many rows of the extent are live beside the requested ones."""
-        hits, found, live = kernels.find_pieces(columns, marks, *self)
-        if not len(hits):
-            return _NO_ROWS, _NO_SLOTS, int(live)
-        rows, roots = kernels.expand(columns, hits, found, self.first, self.rows, self.slot)
-        return rows, roots, int(live)
-
     def live(self, columns: Columns) -> tuple[Rows, Slots]:
         """Rows of all open windows, and the window of each."""
-        marks = np.full(len(columns), NEARBY, np.uint8)
-        rows, roots, _ = self.find(columns, marks)
+        rows, roots = kernels.expand(*kernels.live_pieces(columns, self.slot, self.generation), self.first, self.rows)
         return rows, roots
+
+    def live_rows(self, columns: Columns) -> int:
+        """How many rows are of open windows."""
+        return int(kernels.live_rows(columns, self.slot, self.generation, self.rows))
 
 
 def by_trigger_time(slots: Slots, columns: Columns) -> tuple[Rows, Slots, Slots]:

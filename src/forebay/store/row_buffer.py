@@ -42,19 +42,19 @@ class RowBuffer:
         self.nbytes = 0
         self._slots = np.empty(0, np.int32)
         self._generations = np.empty(0, np.int32)
-        self._previous = np.empty(0, np.int64)
-        self._heads = np.empty(0, np.int64)
+        self._previous = np.empty(0, np.int32)
+        self._heads = np.empty(0, np.int32)
 
     def append(self, batch: pa.RecordBatch, slots: Slots) -> None:
         """Add rows of windows that are open."""
         rows = self._rows + batch.num_rows
         if rows > len(self._slots):
             capacity = max(rows, 2 * len(self._slots))
-            self._slots = grown(self._slots, capacity, 0)
-            self._generations = grown(self._generations, capacity, 0)
-            self._previous = grown(self._previous, capacity, -1)
+            self._slots = grown(self._slots, capacity)
+            self._generations = grown(self._generations, capacity)
+            self._previous = grown(self._previous, capacity)
         if self._index.capacity > len(self._heads):
-            self._heads = grown(self._heads, self._index.capacity, -1)
+            self._heads = grown(self._heads, self._index.capacity)
         kernels.link(
             self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots
         )
@@ -70,7 +70,7 @@ class RowBuffer:
         if not self._rows or not len(slots):
             return np.empty(0, np.int64), np.empty(0, np.int32)
         arguments = (self._index.columns, self._heads, self._previous, self._generations, slots)
-        rows, roots = kernels.collect_rows(*arguments, kernels.count_rows(*arguments))
+        rows, roots = kernels.collect_items(*arguments, kernels.count_items(*arguments))
         order = np.argsort(rows)
         return rows[order], roots[order]
 
@@ -119,8 +119,8 @@ def _runs(rows: list[int], cuts: list[int]) -> Iterator[tuple[int, int]]:
         yield begin, end
 
 
-def grown(array: npt.NDArray[Any], capacity: int, fill: int) -> npt.NDArray[Any]:
-    """A copy of an array that has room for more."""
-    longer = np.full(capacity, fill, array.dtype)
+def grown(array: npt.NDArray[Any], capacity: int) -> npt.NDArray[Any]:
+    """A copy of an array that has room for more, with zeros there."""
+    longer = np.zeros(capacity, array.dtype)
     longer[: len(array)] = array
     return longer

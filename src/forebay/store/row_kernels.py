@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from forebay.compiling import compiled
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 """Where the rows of a window are that are not in the write buffer."""
 
-REQUESTED, NEARBY = 1, 2
-"""Marks of windows that a scan looks for: those that are read now, and those that are read ahead of time."""
+# Chains: ``heads`` has for each slot the number of its youngest item, and ``previous`` for each item that of the one before
+# it. Numbers are from 1 on, 0 is none: so memory that nothing was written to is chains without items, and costs nothing.
 
 
 @compiled
@@ -20,87 +21,99 @@ def link(generation, heads, previous, slots, generations, first, added):
         slots[row] = slot
         generations[row] = generation[slot]
         previous[row] = heads[slot]
-        heads[slot] = row
+        heads[slot] = row + 1
 
 
 @compiled
-def chain(heads, previous, first, slots):
+def chain(heads, previous, generations, first, slots):
+    """Chain what comes after ``first`` to slots, but for what is of an older generation than what is there, and so dead."""
     for number in range(len(slots)):
-        previous[first + number] = heads[slots[number]]
-        heads[slots[number]] = first + number
+        item, head = first + number, heads[slots[number]]
+        if head == 0 or generations[item] >= generations[head - 1]:
+            previous[item] = head
+            heads[slots[number]] = item + 1
 
 
 @compiled
 def chained(c, heads, previous, generations, slot):
     """What is chained to a window, oldest first."""
     count = 0
-    item = heads[slot] if slot < len(heads) else -1
+    item = heads[slot] - 1 if slot < len(heads) else -1
     while item >= 0 and generations[item] == c[slot].generation:
         count += 1
-        item = previous[item]
+        item = previous[item] - 1
     found = np.empty(count, np.int64)
-    item = heads[slot] if slot < len(heads) else -1
+    item = heads[slot] - 1 if slot < len(heads) else -1
     while count > 0:
         count -= 1
         found[count] = item
-        item = previous[item]
+        item = previous[item] - 1
     return found
 
 
 @compiled
-def count_rows(c, heads, previous, generations, slots):
+def count_items(c, heads, previous, generations, slots):
     count = 0
     for slot in slots:
         member = slot
         while member >= 0:
-            row = heads[member] if member < len(heads) else -1
-            while row >= 0 and generations[row] == c[member].generation:
+            item = heads[member] - 1 if member < len(heads) else -1
+            while item >= 0 and generations[item] == c[member].generation:
                 count += 1
-                row = previous[row]
+                item = previous[item] - 1
             member = c[member].sibling
     return count
 
 
 @compiled
-def collect_rows(c, heads, previous, generations, slots, count):
-    rows, roots = np.empty(count, np.int64), np.empty(count, np.int32)
+def collect_items(c, heads, previous, generations, slots, count):
+    """What is chained to windows and to those that they absorbed, and the window of each."""
+    items, roots = np.empty(count, np.int64), np.empty(count, np.int32)
     at = 0
     for slot in slots:
         member = slot
         while member >= 0:
-            row = heads[member] if member < len(heads) else -1
-            while row >= 0 and generations[row] == c[member].generation:
-                rows[at], roots[at] = row, slot
+            item = heads[member] - 1 if member < len(heads) else -1
+            while item >= 0 and generations[item] == c[member].generation:
+                items[at], roots[at] = item, slot
                 at += 1
-                row = previous[row]
+                item = previous[item] - 1
             member = c[member].sibling
-    return rows, roots
+    return items, roots
 
 
 @compiled
-def repeated(slots, capacity):
-    """Which of the slots occur more than once."""
-    last = np.full(capacity, -1, np.int64)
+def find_repeated(slots, last):
     repeated = np.zeros(len(slots), np.bool_)
     for number in range(len(slots)):
-        before = last[slots[number]]
+        before = last[slots[number]] - 1
         if before >= 0:
             repeated[before] = repeated[number] = True
-        last[slots[number]] = number
+        last[slots[number]] = number + 1
     return repeated
 
 
 @compiled
-def counted(slots, capacity):
-    counts = np.zeros(capacity, np.int64)
-    owners = np.empty(min(capacity, len(slots)), np.int32)
+def count_owners(slots, counts):
+    owners = np.empty(min(len(counts), len(slots)), np.int32)
     found = 0
     for slot in slots:
         if counts[slot] == 0:
             owners[found] = slot
             found += 1
         counts[slot] += 1
-    return counts, owners[:found]
+    return owners[:found]
+
+
+def repeated(slots: npt.NDArray[np.int32], capacity: int) -> npt.NDArray[np.bool_]:
+    """Which of the slots occur more than once. Zeros that numpy gives take memory, and time, where they are written to."""
+    return find_repeated(slots, np.zeros(capacity, np.int32))
+
+
+def counted(slots: npt.NDArray[np.int32], capacity: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """How many rows each slot has, and the slots that have some."""
+    counts = np.zeros(capacity, np.int64)
+    return counts, count_owners(slots, counts)
 
 
 @compiled
@@ -113,37 +126,44 @@ def scattered(slots, places):
 
 
 @compiled
-def find_pieces(c, marks, slot, generation, first, rows):
-    hits = np.empty(len(slot), np.int64)
-    count, found, live = 0, 0, 0
+def live_rows(c, slot, generation, rows):
+    """How many rows of pieces are of windows that are open."""
+    live = 0
     for piece in range(len(slot)):
-        owner = slot[piece]
-        if c[owner].generation != generation[piece]:
-            continue
-        while c[owner].parent >= 0:
-            owner = c[owner].parent
-        if marks[owner]:
-            hits[count] = piece
-            count += 1
-            found += rows[piece]
-        if marks[owner] != REQUESTED:
+        if c[slot[piece]].generation == generation[piece]:
             live += rows[piece]
-    return hits[:count], found, live
+    return live
 
 
 @compiled
-def expand(c, hits, found, first, rows, slot):
-    numbers, roots = np.empty(found, np.int64), np.empty(found, np.int32)
-    at = 0
-    for piece in hits:
+def live_pieces(c, slot, generation):
+    """The pieces of windows that are open, and what the windows belong to now."""
+    pieces, roots = np.empty(len(slot), np.int64), np.empty(len(slot), np.int32)
+    count = 0
+    for piece in range(len(slot)):
         owner = slot[piece]
-        while c[owner].parent >= 0:
-            owner = c[owner].parent
+        if c[owner].generation == generation[piece]:
+            while c[owner].parent >= 0:
+                owner = c[owner].parent
+            pieces[count], roots[count] = piece, owner
+            count += 1
+    return pieces[:count], roots[:count]
+
+
+@compiled
+def expand(pieces, roots, first, rows):
+    """The rows of some pieces, and the window of each."""
+    found = 0
+    for piece in pieces:
+        found += rows[piece]
+    numbers, windows = np.empty(found, np.int64), np.empty(found, np.int32)
+    at = 0
+    for number in range(len(pieces)):
+        piece = pieces[number]
         for row in range(rows[piece]):
-            numbers[at] = first[piece] + row
-            roots[at] = owner
+            numbers[at], windows[at] = first[piece] + row, roots[number]
             at += 1
-    return numbers, roots
+    return numbers, windows
 
 
 @compiled

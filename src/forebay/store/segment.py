@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, StateDirectoryError
 from forebay.store.disk import LOCAL, Disk, reported
@@ -64,7 +67,7 @@ class SegmentWriter:
         self.schema = schema
         header = schema.serialize()
         self._schema_size = header.size
-        self._schema_crc = zlib.crc32(header)
+        self._schema_crc = crc32(header)
         self._descriptor = disk.create(self._path)
         self.size = 0
         try:
@@ -76,7 +79,7 @@ class SegmentWriter:
     def append(self, group: int, batch: pa.RecordBatch, part: str = "") -> Extent:
         """Write one extent and return where it is."""
         message = batch.serialize()
-        extent = Extent(group, self._path.name, self.size, message.size, zlib.crc32(message), batch.num_rows, part)
+        extent = Extent(group, self._path.name, self.size, message.size, crc32(message), batch.num_rows, part)
         self._write(message)
         return extent
 
@@ -133,6 +136,20 @@ class SegmentReader:
         """The rows of an extent, backed by the map."""
         return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema)
 
+    def read_private(self, extent: Extent) -> dict[str, npt.NDArray[np.uint8]]:
+        """The only row of an extent whose columns are binary, as memory that can be written to.
+
+        What is written stays in this process: a page of the file is copied when it is first written to.
+        """
+        self._checked(extent.offset, extent.length, extent.crc)
+        with reported("map", self._path), self._path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        whole = pa.py_buffer(mapped)
+        batch = pa.ipc.read_record_batch(whole.slice(extent.offset, extent.length), self.schema)
+        values = {name: batch[name].buffers()[2] for name in batch.schema.names}  # none where there is not a byte
+        places = {name: (value.size, value.address - whole.address) if value else (0, 0) for name, value in values.items()}
+        return {name: np.frombuffer(mapped, np.uint8, *place) for name, place in places.items()}
+
     def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
         """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
         self._checked(extent.offset, extent.length, extent.crc)
@@ -180,11 +197,11 @@ class SegmentReader:
         """Bytes of the file. Their checksum is compared once in a process, as long as nobody has written to the file."""
         data = self._map.slice(offset, length)
         if offset not in self._verified:
-            damaged = zlib.crc32(data) != crc
+            damaged = crc32(data) != crc
             if damaged and self._fetch is not None:
                 self._map = self._fetched()
                 data = self._map.slice(offset, length)
-                damaged = zlib.crc32(data) != crc
+                damaged = crc32(data) != crc
             if damaged:
                 raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
             self._verified.add(offset)

@@ -32,7 +32,7 @@ from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
-from forebay.store.row_kernels import ALL_LOADED, NEARBY, ON_DISK, PARTLY, REQUESTED
+from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.windows import ENDLESS
 
 SLOT = "slot"
@@ -40,10 +40,22 @@ SLOT = "slot"
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
-_DATA, _PIECES, _INDEX = range(3)
+_DATA, _PIECES, _INDEX, _PICTURE = range(4)
+_NUMBER = (1 << KIND_BITS) - 1
+"""The bits of a group that number it among those of its kind."""
+
 _LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 32
-_SLOTS_PER_CHANGE = 1 << 14
-"""An index of so many times as many slots may be that many micro-batches behind: to write all of it costs a MB for each."""
+_SLOTS_PER_CHANGE = 1 << 13
+"""An index of so many times as many slots may be that many micro-batches behind: writing all of it is half a MB for each."""
+_PICTURED, _FEW = 1 << 17, 64
+"""A picture is made of a key index of so many slots, in a micro-batch that changes less than one in so many of them."""
+
+_CLEARED = 4
+"""A commit writes extents again as long as they have less than so many times the bytes that it has written of its own,"""
+_LEAST_CLEARED = 4 * SEGMENT_BYTES
+"""or less than this."""
+_LOOKED = 32
+"""Extents are looked through for dead rows when one in so many rows has died since they were looked through last."""
 
 
 class UnalignedStore:
@@ -104,8 +116,9 @@ class UnalignedStore:
         self._log = log or ExtentLog(directory, version, self.options, archive, disk)
         groups = self._log.groups.tolist()
         self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
-        self._pieces: dict[int, Pieces] = {}
-        self._addresses: Addresses | None = None
+        self._known: Addresses | None = None
+        self._condemned: list[int] = []
+        self._known_dead = self._written_bytes = 0
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
 
@@ -135,7 +148,9 @@ class UnalignedStore:
     @cached_property
     def index(self) -> KeyIndex:
         """The open windows; read from disk when it is first needed."""
-        return KeyIndex.restored(batch for group in self._groups(_INDEX) for batch in self._log.read(group))
+        changes = (batch for group in self._groups(_INDEX) for batch in self._log.read(group))
+        pictures = self._groups(_PICTURE)
+        return KeyIndex.restored(changes, self._log.read_private(pictures[0]) if pictures else None)
 
     @cached_property
     def _written(self) -> RowBuffer:
@@ -182,12 +197,7 @@ class UnalignedStore:
 
     def get_one(self, slot: int) -> list[pa.RecordBatch]:
         """The rows of one window that has absorbed none, in order of arrival. Nothing is scanned, and nothing read ahead."""
-        addresses = self._addresses
-        if addresses is None:
-            addresses = self._addresses = Addresses(self.index)
-        for number in self._extents[len(addresses) :]:
-            addresses.add(number, self._pieces_of(number))
-        parts = addresses.of(slot, self._extent)
+        parts = self._addresses().of(slot, self._extent)
         self._counts.misses += bool(parts)
         parts += self._written.of(slot)
         self._counts.reads += sum(part.num_rows for part in parts)
@@ -210,6 +220,7 @@ class UnalignedStore:
             batch, slots = self._merged(self._written.take(rows), slots)
             order, owners, counts = by_trigger_time(slots, self.index.columns)
             batch, slots = batch.take(pa.array(order)), slots[order]
+            self._written_bytes += batch.nbytes
             self._write(batch, slots, self._extents[-1] + 1 if self._extents else 0)
             self._fit_loaded()
             grown = self._loaded[slots] == self.index.columns.generation[slots]
@@ -220,22 +231,28 @@ class UnalignedStore:
         self._written.clear()
 
     def compact(self) -> None:
-        """Clear out dead rows, if there are too many of them."""
+        """Clear out dead rows, if there are too many of them: at a time no more than in proportion to what was written.
+
+        So the commit that finds too many of them does not write most of the state again; the following ones go on.
+        """
         most = self.options.max_space_amplification
-        needed = self.index.stored_rows
-        rows = {number: self._log.rows_of([number]) for number in self._extents}
-        live = dict(rows)
-        if sum(rows.values()) > most * needed:
-            nothing = np.zeros(self.index.capacity, np.uint8)
-            live = {number: self._pieces_of(number).find(self.index.columns, nothing)[2] for number in rows}
-        dead = sum(self._log.bytes_of([number]) * (1 - live[number] / max(1, rows[number])) for number in rows)
-        if self._log.disk_bytes > max(LEAST_COMPACTED, most * (self.live_bytes - dead)):
+        if not self._condemned:
+            found = self._emptiest(most)
+            if found is None:
+                return
+            self._condemned = found
             self._counts.compactions += 1
-            for number in rows:
-                if live[number] * most < rows[number]:
-                    self._rewrite([number])
-            if self._log.compact(most):
-                self._addresses = None  # it has the files from which extents have moved
+        left = max(_LEAST_CLEARED, _CLEARED * self._written_bytes)
+        while self._condemned and left > 0:
+            number = self._condemned.pop()
+            if number in self._extents:  # it may have become part of another one
+                left -= self._log.bytes_of([number])
+                self._rewrite([number])
+        if self._condemned:
+            return
+        self._known_dead = self._log.rows_of(self._extents) - self.index.stored_rows
+        if self._log.compact(most) and self._known:
+            self._known.forget_rows()  # they have the files from which extents have moved
 
     def commit(self, fired_until: int | None = None, counters: Counters | None = None, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
@@ -243,6 +260,7 @@ class UnalignedStore:
         self.compact()
         self._combine()
         self._write_index()
+        self._written_bytes = 0
         return self._log.commit(fired_until, counters or self.base.counters, batch)
 
     def snapshot(self, directory: Path) -> None:
@@ -262,9 +280,8 @@ class UnalignedStore:
         """Size of the buffers and the key index, as far as they are in memory."""
         if "index" not in self.__dict__:
             return 0
-        pieces = sum(column.nbytes for pieces in self._pieces.values() for column in pieces)
-        pieces += self._addresses.nbytes if self._addresses else 0
-        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + pieces
+        addresses = self._known.nbytes if self._known else 0
+        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + addresses
 
     @property
     def live_bytes(self) -> int:
@@ -288,27 +305,39 @@ class UnalignedStore:
     def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
         """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
         self._counts.index_scans += 1
-        columns = self.index.columns
-        marks = np.zeros(self.index.capacity, np.uint8)
         nearby = self._nearest(requested)
-        marks[nearby], marks[requested] = NEARBY, REQUESTED
         wanted: list[tuple[pa.RecordBatch, Slots]] = []
         ahead: list[tuple[pa.RecordBatch, Slots]] = []
-        for number in self._extents:
-            rows, roots, _ = self._pieces_of(number).find(columns, marks)
-            if len(rows):
-                batch = self._extent(number)
-                asked = marks[roots] == REQUESTED
-                for found, mask in ((wanted, asked), (ahead, ~asked)):
-                    if mask.any():
-                        found.append((batch.take(pa.array(rows[mask])), roots[mask]))
+        for number, rows, roots in self._addresses().find(np.concatenate([requested, nearby])):
+            batch = self._extent(number)
+            unasked = np.isin(roots, nearby)
+            for found, mask in ((wanted, ~unasked), (ahead, unasked)):
+                if mask.any():
+                    found.append((batch.take(pa.array(rows[mask])), roots[mask]))
         if ahead:
             batch = pa.concat_batches([part for part, _ in ahead])
             self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))
             self._counts.prefetched_rows += batch.num_rows
             self._counts.prefetched_bytes += batch.nbytes
-            kernels.mark(columns, self._loaded, nearby, True)
+            kernels.mark(self.index.columns, self._loaded, nearby, True)
         return wanted
+
+    def _emptiest(self, most: float) -> list[int] | None:
+        """Extents with too many dead rows, the emptiest one last; None if files are not too many times what is live."""
+        rows = {number: self._log.rows_of([number]) for number in self._extents}
+        stored = sum(rows.values())
+        live = dict(rows)
+        if stored > most * self.index.stored_rows:
+            dead_rows = stored - self.index.stored_rows
+            if dead_rows < self._known_dead + stored // _LOOKED:
+                return None
+            self._known_dead = dead_rows
+            live = {number: self._pieces_of(number).live_rows(self.index.columns) for number in rows}
+        dead = sum(self._log.bytes_of([number]) * (1 - live[number] / max(1, rows[number])) for number in rows)
+        if self._log.disk_bytes <= max(LEAST_COMPACTED, most * (self.live_bytes - dead)):
+            return None
+        full = [number for number in rows if live[number] * most < rows[number]]
+        return sorted(full, key=lambda number: live[number] / rows[number], reverse=True)
 
     def _nearest(self, requested: Slots) -> Slots:
         """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
@@ -318,9 +347,8 @@ class UnalignedStore:
         count = int(self.options.read_batch_ratio * len(self.index))
         if not count:
             return np.empty(0, np.int32)
-        live = self.index.live()
-        candidates = live[kernels.places(self.index.columns, self._loaded, live) == ON_DISK]
-        candidates = candidates[self.index.columns.ett[candidates] < ENDLESS]
+        expected = self.index.due_by_estimate(ENDLESS - 1)
+        candidates = expected[kernels.places(self.index.columns, self._loaded, expected) == ON_DISK]
         candidates = np.setdiff1d(candidates, requested, assume_unique=True)
         ett = self.index.columns.ett[candidates]
         if count < len(candidates):
@@ -367,10 +395,16 @@ class UnalignedStore:
         return self.form.of(batch) if self.form else batch
 
     def _pieces_of(self, number: int) -> Pieces:
-        pieces = self._pieces.get(number)
-        if pieces is None:
-            pieces = self._pieces[number] = Pieces.read(next(self._log.read(_PIECES << KIND_BITS | number)))
-        return pieces
+        return Pieces.read(next(self._log.read(_PIECES << KIND_BITS | number)))
+
+    def _addresses(self) -> Addresses:
+        """Where the rows on disk lie; read from disk when it is first needed."""
+        if self._known is None or self._known.crowded:
+            pieces = [_PIECES << KIND_BITS | number for number in self._extents]
+            self._known = Addresses(self.index, self._log.rows_of(pieces))
+            for number in self._extents:
+                self._known.add(number, self._pieces_of(number))
+        return self._known
 
     def _write(self, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
         """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
@@ -379,7 +413,8 @@ class UnalignedStore:
             pieces = Pieces.of(slots[begin:end], self.index)
             self._log.append(number, batch.slice(begin, end - begin))
             self._log.append(_PIECES << KIND_BITS | number, pieces.as_batch())
-            self._pieces[number] = pieces
+            if self._known:
+                self._known.add(number, pieces)
             self._extents.append(number)
             number += 1
         self._extents.sort()
@@ -391,11 +426,11 @@ class UnalignedStore:
             rows, slots = self._pieces_of(number).live(self.index.columns)
             if len(rows):
                 parts.append((self._extent(number).take(pa.array(rows)), slots))
-        self._addresses = None
         for number in numbers:
             self._log.drop([number, _PIECES << KIND_BITS | number])
             self._extents.remove(number)
-            self._pieces.pop(number)
+            if self._known:
+                self._known.drop(number)
         if not parts:
             return
         together = pa.concat_batches([part for part, _ in parts])
@@ -427,17 +462,30 @@ class UnalignedStore:
         return table.combine_chunks().to_batches()[0], merged[SLOT].to_numpy()
 
     def _write_index(self) -> None:
-        """Append the windows that changed, or write all of them when that has become cheaper than reading the changes."""
-        groups = self._groups(_INDEX)
-        rows = self._log.rows_of(groups[1:]) + self.index.touched  # the first group has all slots that there were
-        most = max(_MOST_CHANGES, self.index.capacity // _SLOTS_PER_CHANGE)
-        everything = rows > max(_LEAST_CHANGES, self.index.capacity // 2) or len(groups) >= most
+        """Append the windows that changed, or write all of them when that has become cheaper than reading the changes.
+
+        All of a large index are written as a picture of it if few have changed: then opening must not take time for the
+        others. Where many change, a picture would be more to write than the windows are.
+        """
+        index, changes, pictures = self.index, self._groups(_INDEX), self._groups(_PICTURE)
+        large = index.capacity >= _PICTURED and 2 * len(index) > index.capacity
+        pictured = large and index.touched < index.capacity // _FEW
+        behind = changes if pictures else changes[1:]  # the first group has all slots that there were
+        rows = self._log.rows_of(behind) + index.touched
+        most = max(_MOST_CHANGES, index.capacity // _SLOTS_PER_CHANGE)
+        everything = (
+            (pictured and not pictures)
+            or rows > max(_LEAST_CHANGES, index.capacity // (4 if pictured else 2))
+            or len(changes) >= most
+        )
         if everything:
-            self._log.drop(groups)
-            groups.clear()
-        number = (groups[-1] if groups else _INDEX << KIND_BITS) + 1
-        for batch in self.index.changes(everything=everything):
-            self._log.append(number, batch)
+            self._log.drop([*changes, *pictures])
+        number = 1 + max((group & _NUMBER for group in (*changes, *pictures)), default=0)
+        if everything and pictured:
+            self._log.append(_PICTURE << KIND_BITS | number, index.picture())
+            return
+        for batch in index.changes(everything=everything):
+            self._log.append(_INDEX << KIND_BITS | number, batch)
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
