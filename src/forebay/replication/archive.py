@@ -94,10 +94,9 @@ class ReplicatedArchive:
                 self.download(name, directory)
         self._behind.upload(directory, [*missing, manifest])
 
-    def download(self, name: str, directory: Path) -> None:
+    def download(self, name: str, directory: Path) -> int:
         if not filenames.is_state(name):
-            self._behind.download(name, directory)
-            return
+            return self._behind.download(name, directory)
         version = filenames.version_of(name)
         if version is not None:
             with contextlib.suppress(VersionNotFound, CorruptState):
@@ -105,17 +104,17 @@ class ReplicatedArchive:
                     if not (directory / segment).exists():
                         self._holdings.give(self._instance, segment, directory)
         if self._holdings.give(self._instance, name, directory):
-            return
+            return 0
         try:
             fetched = local.agent_of(self._disk, self._application).call(
                 "fetch", seconds=FETCH_SECONDS, instance=self._instance, name=name
             )
             if fetched["found"] and self._holdings.give(self._instance, name, directory):
-                return
+                return (directory / name).stat().st_size
         except ReplicationError as error:
             local.agent_of.cache_clear()
             _log.warning("%s of %s comes from the checkpoint: %s", name, self._instance, error)
-        self._behind.download(name, directory)
+        return self._behind.download(name, directory)
 
     def write(self, name: str, data: bytes) -> None:
         self._behind.write(name, data)

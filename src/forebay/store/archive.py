@@ -23,8 +23,11 @@ class Archive(Protocol):
     def upload(self, directory: Path, names: Sequence[str]) -> None:
         """Take files of a directory, the last one after all others; they are safe when this returns."""
 
-    def download(self, name: str, directory: Path) -> None:
-        """Put a file into a directory, whole or not at all; `FileNotFoundError` if there is none of that name."""
+    def download(self, name: str, directory: Path) -> int:
+        """Put a file into a directory, whole or not at all; how many bytes came over, none if it was linked.
+
+        `FileNotFoundError` if there is none of that name.
+        """
 
     def write(self, name: str, data: bytes) -> None:
         """Make a small file; it is safe when this returns."""
@@ -86,9 +89,11 @@ class MountedArchive:
             self._disk.link(directory / name, self._path / name)
         self._disk.sync_directory(self._path)
 
-    def download(self, name: str, directory: Path) -> None:
+    def download(self, name: str, directory: Path) -> int:
+        data = (self._path / name).read_bytes()
         self._disk.make_directory(directory)
-        self._disk.publish(directory / name, (self._path / name).read_bytes())
+        self._disk.publish(directory / name, data)
+        return len(data)
 
     def write(self, name: str, data: bytes) -> None:
         self._disk.make_directory((self._path / name).parent)

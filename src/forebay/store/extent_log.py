@@ -139,6 +139,7 @@ class ExtentLog(Groups):
         self._directory = directory
         self._options = options
         self._archive, self._disk = archive, disk
+        self.fetched_bytes, self.fetch_seconds = 0, 0.0
         self.base = base = self._manifest(version) if version else Manifest(secret=new_secret())
         self._segments = dict(base.segments)
         super().__init__({})
@@ -262,6 +263,7 @@ class ExtentLog(Groups):
         """Bring the counts of a store up to date with what the log has done."""
         metrics.zero_copy_bytes, metrics.disk_bytes = self.zero_copy_bytes, self.disk_bytes
         metrics.uploaded_bytes, metrics.upload_seconds = self.uploaded_bytes, self.upload_seconds
+        metrics.fetched_bytes, metrics.fetch_seconds = self.fetched_bytes, self.fetch_seconds
 
     def close(self) -> None:
         """Let go of files; what was not committed is left for a later `commit` to collect."""
@@ -269,6 +271,7 @@ class ExtentLog(Groups):
             writer.abandon()
         self._writers.clear()
         self._readers.clear()
+        self.fetched_bytes, self.fetch_seconds = 0, 0.0
 
     @contextlib.contextmanager
     def _whole_or_failed(self) -> Iterator[None]:
@@ -367,8 +370,10 @@ class ExtentLog(Groups):
     def _fetch(self, name: str) -> None:
         """Get a file from the archive; if the archive has none, what is read next says what is missing."""
         assert self._archive is not None
+        began = time.perf_counter()
         with contextlib.suppress(FileNotFoundError):
-            self._archive.download(name, self._directory)
+            self.fetched_bytes += self._archive.download(name, self._directory)
+        self.fetch_seconds += time.perf_counter() - began
 
     def _secure(self, manifest: Manifest) -> None:
         """Bring a version into the archive, the manifest last; only what is not there yet."""

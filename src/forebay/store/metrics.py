@@ -32,6 +32,11 @@ class Metrics:
         Events that are stored for several patterns together.
     uploaded_bytes, upload_seconds : int, float
         What was brought to where versions are safe, if not in the directory, and how long that took.
+    load_seconds : float
+        Time for reading the key index, and where the rows of windows lie.
+    fetched_bytes, fetch_seconds : int, float
+        What came from there since the store was opened, or closed to be kept: bytes that were copied, and the time for what
+        was linked, too. A handover of the Rhino paper fetches state (section 5.2.1).
     """
 
     writes: int = 0
@@ -51,6 +56,9 @@ class Metrics:
     events: int = 0
     uploaded_bytes: int = 0
     upload_seconds: float = 0.0
+    load_seconds: float = 0.0
+    fetched_bytes: int = 0
+    fetch_seconds: float = 0.0
 
     @property
     def hit_ratio(self) -> float:

@@ -73,10 +73,11 @@ class RemoteArchive:
         for name in names[-1:]:
             put(name)
 
-    def download(self, name: str, directory: Path) -> None:
+    def download(self, name: str, directory: Path) -> int:
         data = self._get(name)
         LOCAL.make_directory(directory)
         LOCAL.publish(directory / name, data)
+        return int(data.size)
 
     def write(self, name: str, data: bytes) -> None:
         self._put(name, pa.py_buffer(data))

@@ -7,8 +7,10 @@ prefetch buffer.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -148,9 +150,10 @@ class UnalignedStore:
     @cached_property
     def index(self) -> KeyIndex:
         """The open windows; read from disk when it is first needed."""
-        changes = (batch for group in self._groups(_INDEX) for batch in self._log.read(group))
-        pictures = self._groups(_PICTURE)
-        return KeyIndex.restored(changes, self._log.read_private(pictures[0]) if pictures else None)
+        with self._loading():
+            changes = (batch for group in self._groups(_INDEX) for batch in self._log.read(group))
+            pictures = self._groups(_PICTURE)
+            return KeyIndex.restored(changes, self._log.read_private(pictures[0]) if pictures else None)
 
     @cached_property
     def _written(self) -> RowBuffer:
@@ -299,6 +302,12 @@ class UnalignedStore:
 
     # private ---------------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _loading(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._counts.load_seconds += time.perf_counter() - began
+
     def _groups(self, kind: int) -> list[int]:
         return [group for group in self._log.groups.tolist() if group >> KIND_BITS == kind]
 
@@ -402,8 +411,9 @@ class UnalignedStore:
         if self._known is None or self._known.crowded:
             pieces = [_PIECES << KIND_BITS | number for number in self._extents]
             self._known = Addresses(self.index, self._log.rows_of(pieces))
-            for number in self._extents:
-                self._known.add(number, self._pieces_of(number))
+            with self._loading():
+                for number in self._extents:
+                    self._known.add(number, self._pieces_of(number))
         return self._known
 
     def _write(self, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:

@@ -28,6 +28,9 @@ UNITS = {
     "evictedWindows": "windows that were evicted from the prefetch buffer",
     "indexScans": "scans of the index on disk",
     "compactions": "times that dead rows were cleared out",
+    "fetchTimeMs": "milliseconds of all tasks for getting files from where they are safe, by links or copies",
+    "fetchedBytes": "bytes that were copied from there",
+    "loadTimeMs": "milliseconds of all tasks for opening stores and reading their key indexes, fetching included",
     "ingestTimeMs": "milliseconds of all tasks for decoding and placing rows",
     "fireTimeMs": "milliseconds of all tasks for windows that fired, sending results included",
     "commitTimeMs": "milliseconds of all tasks for commits, uploads included",
@@ -62,7 +65,7 @@ class Tally:
         What each virtual node has told of that one.
     worked : tuple of int and dict
         The micro-batch before that one, which has ended, and when each virtual node worked in it. The time for bringing
-        files to other hosts and to the checkpoint is left out: it is these that are slow then.
+        files to other hosts and to the checkpoint, and from there, is left out: it is these that are slow then.
     """
 
     def __init__(self) -> None:
@@ -111,7 +114,8 @@ class Tally:
         found = {}
         for vnode, told in self.nodes.items():
             if vnode > IDLE:
-                took = sum(told.get(name, 0.0) for name in times) - told.get("uploadTimeMs", 0.0)
+                took = sum(told.get(name, 0.0) for name in times)
+                took -= told.get("uploadTimeMs", 0.0) + told.get("fetchTimeMs", 0.0)
                 began = told.get("began", 0.0)
                 found[vnode] = began, began + max(0.0, took)
         return found

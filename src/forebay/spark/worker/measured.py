@@ -15,10 +15,10 @@ def measured(
 ) -> dict[str, float]:
     """Metrics of a task's work on one store instance: what has changed, and sizes.
 
-    ``times`` are when it began, and when rows were taken, windows had fired and the version was committed, in seconds of
-    `time.perf_counter`.
+    ``times`` are when it began, and when the instance was open, rows were taken, windows had fired and the version was
+    committed, in seconds of `time.perf_counter`.
     """
-    ingest, fire, commit = (1000 * (end - begin) for begin, end in itertools.pairwise(times))
+    opening, ingest, fire, commit = (1000 * (end - begin) for begin, end in itertools.pairwise(times))
     done = {name: value - getattr(before, name) for name, value in asdict(counters).items()}
     work = {name: value - getattr(store_before, name) for name, value in asdict(store).items()}
     return {
@@ -38,6 +38,9 @@ def measured(
         "compactions": work["compactions"],
         "uploadTimeMs": 1000 * work["upload_seconds"],
         "uploadedBytes": work["uploaded_bytes"],
+        "fetchTimeMs": 1000 * store.fetch_seconds,
+        "fetchedBytes": store.fetched_bytes,
+        "loadTimeMs": opening + 1000 * work["load_seconds"],
         "ingestTimeMs": ingest,
         "fireTimeMs": fire,
         "commitTimeMs": commit,

@@ -148,6 +148,7 @@ class WindowOperator(StatefulProcessor):
 
         recording = Recording.begin(running.plan, location.layout, vnode, running.batch)
         home = location.home
+        times = [perf_counter()]
         instance = open_instance(
             running.plan,
             home.directory,
@@ -159,7 +160,7 @@ class WindowOperator(StatefulProcessor):
             observer=None if recording is None else recording.observer,
         )
         counters, metrics = instance.counters, replace(instance.metrics)
-        times = [perf_counter()]
+        times.append(perf_counter())
         try:
             for batch, partial in blobs.read_all(waiting) if recording is None else recording.in_order(waiting):
                 instance.ingest(batch, partial=partial)
