@@ -68,16 +68,19 @@ class Groups(ABC):
 
     def bytes_of(self, groups: Iterable[int]) -> int:
         """Size on disk of the rows of ``groups``."""
-        return sum(extent.length for group in groups for extent in self._extents.get(group, ()))
+        return sum(extent.length for extent in self.extents_of(groups))
 
     def rows_of(self, groups: Iterable[int]) -> int:
         """Number of rows in ``groups``."""
-        return sum(extent.rows for group in groups for extent in self._extents.get(group, ()))
+        return sum(extent.rows for extent in self.extents_of(groups))
+
+    def extents_of(self, groups: Iterable[int]) -> list[Extent]:
+        """Where the rows of ``groups`` lie, by group and in order of arrival."""
+        return [extent for group in groups for extent in self._extents.get(group, ())]
 
     def schemas_of(self, groups: Iterable[int]) -> list[pa.Schema]:
         """The different columns that rows of some groups have, as forms of the query have written them."""
-        extents = (extent for group in groups for extent in self._extents.get(group, ()))
-        return self._whole._schemas(extents)
+        return self._whole._schemas(self.extents_of(groups))
 
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""

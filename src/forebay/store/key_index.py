@@ -301,12 +301,16 @@ class KeyIndex:
         index = cls()
         if picture is not None:
             index._become(picture)
+        index.replace(changes)
+        return index
+
+    def replace(self, changes: Iterable[pa.RecordBatch]) -> None:
+        """Bring the index to a later version, by what was changed since, oldest first."""
         slots = [np.empty(0, np.int32)]
         for change in changes:
-            index._replace(change)
+            self._replace(change)
             slots.append(change["slot"].to_numpy())
-        index._free_again(np.concatenate(slots))
-        return index
+        self._free_again(np.concatenate(slots))
 
     # private --------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Stores that this process keeps open from one micro-batch to the next.
 
-A Python worker of Spark serves many batches, but which one gets a partition is up to Spark. So this is only a cache: what it
-saves is reading the key index, and the rows that were read ahead of time.
+A Python worker of Spark serves many batches, but which one gets a partition is up to Spark; with as many workers as
+partitions they take turns. So this is only a cache: what it saves is reading the key index, of which a store that another
+process has gone on from reads the changes, and the rows that were read ahead of time.
 """
 
 from __future__ import annotations
@@ -51,33 +52,41 @@ def take(
     form: Form,
     disk: Disk = LOCAL,
 ) -> UnalignedStore:
-    """The store in a directory: the one that was kept, if version, options and form are the same, or else a new one.
+    """The store in a directory: the one that was kept, if options and form are the same, or else a new one.
 
-    It is not kept any more. A batch that fails never gives it back, so what was half done is forgotten.
+    If another process has made the version, what was kept catches up, where that is possible. It is not kept any more. A
+    batch that fails never gives it back, so what was half done is forgotten.
     """
-    store = taken(directory, version, options, form, disk)
-    if isinstance(store, UnalignedStore):
-        store.merge = merge
-        return store
+    store = _suitable(directory, options, form)
+    if version is not None and isinstance(store, UnalignedStore):
+        there = _is_at(store, version)
+        if there:
+            store.use(disk)
+        if there or store.catch_up(version, archive, disk):
+            store.merge = merge
+            return store
     return UnalignedStore(directory, version, options, merge, archive, form, disk)
 
 
 def taken(directory: Path, version: Version | None, options: Options, form: Form, disk: Disk = LOCAL) -> Kept | None:
     """What was kept of a directory, if version, options and form are the same. It is not kept any more."""
+    store = _suitable(directory, options, form)
+    if store is None or version is None or not _is_at(store, version):
+        return None
+    store.use(disk)
+    return store
+
+
+def _suitable(directory: Path, options: Options, form: Form) -> Kept | None:
     store = _open.pop(directory, None)
     _sizes.pop(directory, None)
-    if (
-        store is not None
-        and version is not None
-        and store.base.version == version
-        and store.options == options
-        and store.form is not None
-        and store.form.id == form.id
-        and (directory / filenames.manifest(version)).exists()  # a directory that was not used for long is removed
-    ):
-        store.use(disk)
-        return store
-    return None
+    same = store is not None and store.options == options and store.form is not None and store.form.id == form.id
+    return store if same else None
+
+
+def _is_at(store: Kept, version: Version) -> bool:
+    """Whether a store is at a version that is still there: a directory that was not used for long is removed."""
+    return store.base.version == version and (store.directory / filenames.manifest(version)).exists()
 
 
 def keep(store: Kept) -> None:

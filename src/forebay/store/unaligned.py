@@ -25,7 +25,7 @@ from forebay.store import row_kernels as kernels
 from forebay.store.addresses import Addresses
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, LogPart, joining
+from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, Groups, LogPart, joining
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.key_index import KeyIndex, Slots
@@ -35,6 +35,7 @@ from forebay.store.options import Options
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import RowBuffer
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
+from forebay.store.segment import Extent
 from forebay.windows import ENDLESS
 
 SLOT = "slot"
@@ -116,13 +117,39 @@ class UnalignedStore:
         self.merge = merge
         self.form = form
         self._log = log or ExtentLog(directory, version, self.options, archive, disk)
-        groups = self._log.groups.tolist()
-        self._extents = [group for group in groups if group >> KIND_BITS == _DATA]
+        self._extents = self._groups(_DATA)
         self._known: Addresses | None = None
         self._condemned: list[int] = []
         self._known_dead = self._written_bytes = 0
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
+
+    def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
+        """Become a later version, which another process has made, if only what it has changed needs to be read.
+
+        That is so if its key index is this one and changes. Nothing must wait to be committed. Gives whether it is so.
+        """
+        if "index" not in self.__dict__:
+            return False
+        before, after = self._log, ExtentLog(self.directory, version, self.options, archive, disk)
+        had, has = ([*_groups(log, _PICTURE), *_groups(log, _INDEX)] for log in (before, after))
+        if before.extents_of(had) != after.extents_of(has[: len(had)]):
+            return False
+        self._log, extents = after, self._extents
+        self._extents = self._groups(_DATA)
+        with self._loading():
+            self.index.replace(batch for group in has[len(had) :] for batch in after.read(group))
+        if self._known:
+            others = {n for n in (*extents, *self._extents) if _pieces_at(before, n) != _pieces_at(after, n)}
+            for number in others.intersection(extents):
+                self._known.drop(number)
+            for number in sorted(others.intersection(self._extents)):
+                self._known.add(number, self._pieces_of(number))
+        for name in ("_written", "_prefetched", "_loaded"):
+            self.__dict__.pop(name, None)
+        self._condemned.clear()
+        self._known_dead = 0
+        return True
 
     def use(self, disk: Disk) -> None:
         """Work on another disk from now on: one on which the same directory is."""
@@ -309,7 +336,7 @@ class UnalignedStore:
         self._counts.load_seconds += time.perf_counter() - began
 
     def _groups(self, kind: int) -> list[int]:
-        return [group for group in self._log.groups.tolist() if group >> KIND_BITS == kind]
+        return _groups(self._log, kind)
 
     def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
         """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
@@ -496,6 +523,16 @@ class UnalignedStore:
             return
         for batch in index.changes(everything=everything):
             self._log.append(_INDEX << KIND_BITS | number, batch)
+
+
+def _groups(log: Groups, kind: int) -> list[int]:
+    """The groups of a kind, ascending."""
+    return [group for group in log.groups.tolist() if group >> KIND_BITS == kind]
+
+
+def _pieces_at(log: Groups, number: int) -> list[Extent]:
+    """Where the pieces of an extent lie."""
+    return log.extents_of([_PIECES << KIND_BITS | number])
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
