@@ -21,7 +21,7 @@ class Metrics:
     prefetched_rows, prefetched_bytes, unused_rows : int
         What was read ahead of time, and how many rows of that were evicted without being read.
     index_scans : int
-        How often the index on disk was scanned.
+        How often rows were looked for on disk.
     compactions, zero_copy_bytes : int
         How often dead rows were cleared out, and bytes that moved to another file without passing through this process.
     disk_bytes, live_bytes : int

@@ -26,7 +26,7 @@ UNITS = {
     "prefetchedRows": "rows read ahead of time",
     "prefetchedRowsUnused": "rows read ahead of time and evicted without being read",
     "evictedWindows": "windows that were evicted from the prefetch buffer",
-    "indexScans": "scans of the index on disk",
+    "indexScans": "times that rows were looked for on disk",
     "compactions": "times that dead rows were cleared out",
     "fetchTimeMs": "milliseconds of all tasks for getting files from where they are safe, by links or copies",
     "fetchedBytes": "bytes that were copied from there",
