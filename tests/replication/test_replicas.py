@@ -1,6 +1,7 @@
 """Replicas on several hosts, whose agents are real processes: what is safe where, and what a host gets from where."""
 
 import os
+import resource
 import signal
 import time
 import uuid
@@ -378,6 +379,29 @@ def test_files_that_never_became_whole_are_swept(tmp_path):
             os.utime(directory / f".{name}.tmp", (time.time() - age,) * 2)
         Holdings(some.disk(0)).sweep()
         assert some.held(0) == held | {".young.tmp"}
+
+
+def test_a_host_without_room_is_left_out_and_comes_back_when_there_is_some(tmp_path, monkeypatch, caplog):
+    """No file may become larger there than 64 KB; what is written beyond fails as it does on a full disk."""
+    monkeypatch.setattr(manager, "SHUNNED_SECONDS", 1.0)
+    monkeypatch.setattr(manager, "REPAIR_SECONDS", 1.0)
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        append(store, 1)
+        before = resource.prlimit(some.pid(1), resource.RLIMIT_FSIZE)
+        resource.prlimit(some.pid(1), resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+        full = append(store, *range(100_000))
+        assert f"{full}.manifest" not in some.held(1)
+        assert (some.safe / "forebay" / LAYOUT / "0-00000000" / f"{full}.manifest").exists()  # before Spark learns of it
+        wait_for(lambda: "gets no replicas for a while" in caplog.text and "File too large" in caplog.text)
+        assert values(some.open(0, full)) == sorted([1, *range(100_000)])
+        resource.prlimit(some.pid(1), resource.RLIMIT_FSIZE, before)
+        later = append(store, 2)
+        wait_for(lambda: f"{later}.manifest" in some.held(1))
+        some.kill(0)
+        assert values(some.open(1, later)) == sorted([1, 2, *range(100_000)])
 
 
 def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch):
