@@ -201,14 +201,22 @@ class Run:
         self.meter.start()
 
     def build(self) -> float:
-        """Make state; rows per second that the system can take then."""
+        """Make state, by all the CPU time that there is; rows per second that the system can take then, by its own share."""
+        self.bound(os.cpu_count())
         while self.source.count < self.source.units:
             self._take(min(LARGE, -(-self.source.units // 6), self.source.units - self.source.count))
+        self.bound(None)
         rates = []
         for _ in range(FULL_SPEED):
             self._take(1 if self.check else round(SPEED_BYTES / self.source.unit_bytes))
             rates += [each["rows"] / each["seconds"] for each in self.batches()[-1:]]
         return statistics.median(rates)
+
+    def bound(self, cores: float | None) -> None:
+        """Let each host have so many cores, or its share, where hosts can be bounded."""
+        if hosts.can_bound():
+            for number in range(1, self.cluster.count + 1):
+                self.cluster.slow(number, cores)
 
     def _take(self, units: int) -> None:
         self.source.link(units)
@@ -465,8 +473,7 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
             for name in events:
                 row, batches, used = run.event(name)
                 if name == "slowed":
-                    for number in range(1, cluster.count + 1):
-                        cluster.slow(number, None)
+                    run.bound(None)
                 row = {
                     "share": SHARE,
                     "rows/s": round(rate),

@@ -235,6 +235,11 @@ class Hosts:
             time.sleep(0.1)
 
 
+def can_bound() -> bool:
+    """Whether the CPU time of hosts can be bounded on this machine."""
+    return _group(0) is not None
+
+
 def clean() -> None:
     """End hosts that an earlier run has left, too."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout

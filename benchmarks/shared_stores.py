@@ -1,17 +1,19 @@
 """What the state of patterns over the same events takes, without Spark: one store instance for all, and one for each.
 
-    python benchmarks/shared_stores.py [--patterns 1 4 16] [--events 8000]
+    python benchmarks/shared_stores.py [--patterns 1 4 16] [--events 8000] [--states shared separate redis rocksdb]
 
-The transactions and patterns of ``benchmarks/shared.py``. Times are those of the processor, of all threads, so that other
-programs on the machine do not count. Tables go to ``bench/shared/stores.csv`` and into ``docs/patterns.md``.
+The transactions and patterns of ``benchmarks/shared.py``. ``redis`` and ``rocksdb`` have the events in such a store, and
+references to them in memory, as in the paper (`shared_references`). Times are those of the processor, of all threads and of
+Redis, so that other programs on the machine do not count. Tables go to ``bench/shared/stores.csv`` and into
+``docs/patterns.md``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -35,6 +37,7 @@ from forebay.store.filenames import Version
 from forebay.store.options import Options
 from forebay.windows import END, START, TIME, AlignedWindows, SessionWindows, SharedWindows
 from shared import DELAY, MINUTE, ROOT, Asked, Size, asked, generate
+from shared_references import STORES, References
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 PACKED = pa.schema([("k0", pa.int64()), ("a_amount", pa.float64()), ("a_text", pa.string())])
@@ -111,14 +114,18 @@ def micro_batches(data: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
         latest = max(latest, int(times.to_numpy().max()))
 
 
-def measured(data: Path, size: Size, patterns: list[Asked], *, together: bool) -> dict[str, Any]:
-    """What all micro-batches took with one instance for all patterns, or with one for each; and the most that was stored."""
-    with tempfile.TemporaryDirectory() as name:
+def measured(data: Path, size: Size, patterns: list[Asked], state: str) -> dict[str, Any]:
+    """What all micro-batches took with one kind of state; and the most that was stored."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as closing:
         place = Path(name)
-        if together:
+        operators: list[Any]
+        if state == "shared":
             operators = [Operator(shared_plan(patterns), place / "shared")]
-        else:
+        elif state == "separate":
             operators = [Operator(plan_of(each), place / each.name, each.size * MINUTE) for each in patterns]
+        else:
+            operators = [References(state, patterns, place / state)]
+            closing.callback(operators[0].close)
         most: dict[str, int] = {}
         for events, watermark in micro_batches(data):
             for operator in operators:
@@ -126,33 +133,36 @@ def measured(data: Path, size: Size, patterns: list[Asked], *, together: bool) -
             now = {what: sum(operator.sizes[what] for operator in operators) for what in operators[0].sizes}
             most = {what: max(most.get(what, 0), value) for what, value in now.items()}
         seconds = sum(operator.seconds for operator in operators)
-        shutil.rmtree(place, ignore_errors=True)
     return {
         "patterns": len(patterns),
-        "state": "shared" if together else "separate",
+        "state": state,
         "live (MB)": round(most["live"] / 1e6, 1),
         "files (MB)": round(most["disk"] / 1e6, 1),
         "memory (MB)": round(most["memory"] / 1e6, 1),
-        "stored events": most["events"] if together else None,
+        "stored events": most["events"] if state != "separate" else None,
         "processor seconds for a million events": round(1e6 * seconds / (size.files * size.events), 1),
         "results": sum(operator.results for operator in operators),
     }
+
+
+STATES = ["shared", "separate", *STORES]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--patterns", type=int, nargs="+", default=[1, 4, 16], help="how many patterns")
     parser.add_argument("--events", type=int, default=8000, help="events in each of 15 micro-batches of five minutes")
+    parser.add_argument("--states", nargs="+", choices=STATES, default=STATES, help="kinds of state")
     arguments = parser.parse_args()
     size = Size(15, arguments.events, 5, arguments.events // 2)
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         generate(Path(directory), size)
-        measured(Path(directory), size, asked(2), together=True)  # code is compiled
+        measured(Path(directory), size, asked(2), "shared")  # code is compiled
         for count in arguments.patterns:
-            found = [measured(Path(directory), size, asked(count), together=together) for together in (True, False)]
-            if found[0]["results"] != found[1]["results"]:
-                raise SystemExit(f"both do not give as many results: {found}")
+            found = [measured(Path(directory), size, asked(count), state) for state in arguments.states]
+            if len({each["results"] for each in found}) > 1:
+                raise SystemExit(f"not all give as many results: {found}")
             rows += found
             print(*found, sep="\n", flush=True)
     frame = pl.DataFrame(rows)
