@@ -193,7 +193,8 @@ class Hosts:
         clean()
 
     def _begin(self, count: int) -> None:
-        _ip("link", "add", BRIDGE, "type", "bridge")
+        # a bridge without an address of its own takes the least one of its hosts, and they lose it when a lesser one joins
+        _ip("link", "add", BRIDGE, "address", "02:00:0a:4d:00:fe", "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", BRIDGE)
         _ip("link", "set", BRIDGE, "up")
         self._plug(STORE)
