@@ -30,8 +30,10 @@ demo-harness: $(VENV)/ready  ## which store suits flights, clicks and sensors: r
 	$(BIN)/forebay harness advise examples/harness/flights.toml --seconds 1
 	@echo "open demo/harness/stores/report.html and demo/harness/traces/report.html"
 
-bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all scales: bench/, docs/benchmarks.md (90 minutes)
+bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all scales: bench/, docs/benchmarks.md (2 hours)
 	$(BIN)/python benchmarks/race.py
+	$(BIN)/python benchmarks/race.py --shape few
+	$(BIN)/python benchmarks/race.py --shape skew
 	$(BIN)/python benchmarks/breakdown.py
 	$(BIN)/python benchmarks/scaling.py
 

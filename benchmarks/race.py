@@ -1,6 +1,7 @@
 """The race: the same windows over the same bids on forebay and on its peers, one after another on this machine.
 
-    python benchmarks/race.py [--quick] [--rounds 3] [--only forebay spark-rocksdb ...] [--workloads tumbling-median ...]
+    python benchmarks/race.py [--quick] [--shape many|few|skew] [--rounds 3] [--only forebay spark-rocksdb ...]
+                              [--workloads tumbling-median ...]
 
 Bids come from the NEXMark generator with 100,000 active bidders and auctions, none hot, 10,000 events per second of event
 time, 1 million events (of which 92% are bids) in a pair of parquet files, and as raw records for engines that do not read
@@ -9,10 +10,14 @@ answers must be equal. Then each is timed in every round, each run a process of 
 it up, the rest is timed up to the end of the run. Slow peers get fewer pairs, or fewer
 events per second of event time, never less than 20 windows of it.
 
+That is the shape ``many``: as many keys as there are rows, nearly. ``few`` has 20,000 bidders, each with ten bids in 10 s,
+one file of 400,000 bids in a micro-batch; ``skew`` has NEXMark's own hot bidders and auctions: three of four bids are by one
+bidder at a time. These are for forebay, Spark and Flink, on RocksDB.
+
 ``--quick`` is forebay and Spark alone, over a million events at 5,000 per second, once, with a process per engine.
 
-Results are in ``bench/race``: ``results.csv`` with every run, ``machine.json``, charts, ``report.html``. When nothing was
-left out, the table in ``docs/benchmarks.md`` is replaced.
+Results are in ``bench/race``, those of other shapes in a directory there: ``results.csv`` with every run, ``machine.json``,
+charts, ``report.html``. When nothing was left out, the table of that shape in ``docs/benchmarks.md`` is replaced.
 """
 
 from __future__ import annotations
@@ -79,25 +84,53 @@ PEER = {
     "spark-tws": Peer("tws_peer", pairs=4, data="sparse", workloads=(*SOME, "session-median")),
 }
 QUICK = ("tumbling-median", "session-median", "tumbling-count")
+
+
+@dataclass(frozen=True)
+class Bids:
+    """A data set: pairs of files, events in each, and events per second of event time; how many bidders and auctions; files.
+
+    Bidders and auctions are drawn evenly, unless there are hot ones as NEXMark has them.
+    """
+
+    pairs: int
+    events: int
+    rate: int
+    keys: int = 100_000
+    files: int = 2
+    hot: bool = False
+
+
+FEW = Bids(20, 434_783, 21_739, 20_000, 1)
+"""92% of events are bids."""
 DATA = {
-    "bids": (12, 1_000_000, 10_000),
-    "thin": (2, 200_000, 2_000),
-    "sparse": (4, 6_000, 100),
-    "check": (3, 10_000, 500),
-    "quick": (4, 250_000, 5_000),
+    "bids": Bids(12, 1_000_000, 10_000),
+    "thin": Bids(2, 200_000, 2_000),
+    "sparse": Bids(4, 6_000, 100),
+    "check": Bids(3, 10_000, 500),
+    "quick": Bids(4, 250_000, 5_000),
+    "few": FEW,
+    "skew": Bids(12, 1_000_000, 10_000, hot=True),
 }
-"""Pairs of files, events in each, and events per second of event time."""
+SHAPES = {"many": ("bids", {}), "few": ("few", {"spark-rocksdb": 10, "flink-rocksdb": 10}), "skew": ("skew", {})}
+"""The data of each shape, and how many pairs peers get that do not get as many as otherwise."""
+ON_ROCKSDB = ("forebay", "spark-rocksdb", "flink-rocksdb")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=PEER, default=list(PEER))
+    parser.add_argument("--shape", choices=SHAPES, default="many")
+    parser.add_argument("--only", nargs="+", choices=PEER)
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--quick", action="store_true", help="forebay and Spark, one workload of each pattern, one round")
     parser.add_argument("--out", type=Path, default=BENCH / "race")
     arguments = parser.parse_args()
-    out, peers = arguments.out, {name: PEER[name] for name in arguments.only}
+    out, peers = arguments.out, entered(arguments.shape)
+    everybody = set(peers)
+    peers = {name: peer for name, peer in peers.items() if name in (arguments.only or everybody)}
+    if arguments.shape != "many":
+        out /= arguments.shape
     if arguments.quick:
         peers = {name: replace(PEER[name], pairs=4, data="quick") for name in ("forebay", "spark-rocksdb")}
         arguments.workloads, arguments.rounds, out = list(QUICK), 1, out / "quick"
@@ -112,18 +145,30 @@ def main() -> None:
             peer = peers[name]
             for workload, result in run(peer, workloads, part(peer.data, peer.pairs)).items():
                 rate = result["events"] / result["seconds"]
-                _, events, per_second = DATA[peer.data]
+                data = DATA[peer.data]
                 row = [workload, name, number, result["events"], round(result["seconds"], 3), result["rows"]]
-                writer.writerow([*row, round(rate), peer.pairs * events // per_second])
+                writer.writerow([*row, round(rate), peer.pairs * data.events // data.rate])
                 file.flush()
                 print(f"round {number}  {workload:16} {name:16} {rate:>12,.0f} events/s", flush=True)
-    whole = set(peers) == set(PEER) and set(arguments.workloads) == set(WORKLOADS)
-    report.write(out, ROOT / "docs" / "benchmarks.md" if whole else None)
+    whole = set(peers) == everybody and set(arguments.workloads) == set(WORKLOADS)
+    mark = "race" if arguments.shape == "many" else f"race-{arguments.shape}"
+    report.write(out, ROOT / "docs" / "benchmarks.md" if whole else None, mark)
+
+
+def entered(shape: str) -> dict[str, Peer]:
+    """The peers that race over data of a shape."""
+    if shape == "many":
+        return PEER
+    data, pairs = SHAPES[shape]
+    full = {"forebay": DATA[data].pairs}
+    return {
+        name: replace(PEER[name], data=data, pairs=pairs.get(name, full.get(name, PEER[name].pairs))) for name in ON_ROCKSDB
+    }
 
 
 def check(peers: dict[str, Peer], workloads: list[str], out: Path) -> None:
     """All peers' answers to a small input must be equal, for windows that end before its last watermark."""
-    data = part("check", DATA["check"][0])
+    data = part("check", DATA["check"].pairs)
     newest = max(pq.read_table(path)["ts"].cast(pa.int64()).to_numpy().max() for path in data.glob("*.parquet"))
     answers: dict[str, pl.DataFrame] = {}
     for name, peer in peers.items():
@@ -163,12 +208,12 @@ def run(peer: Peer, workloads: list[str], data: Path, *more: str) -> dict[str, d
 
 def part(name: str, pairs: int) -> Path:
     """A directory with the first pairs of a data set, which is generated if need be."""
-    count, events, rate = DATA[name]
-    whole = BENCH / "data" / f"{name} of {count} pairs"
+    bids = DATA[name]
+    whole = BENCH / "data" / f"{name} of {bids.pairs} pairs"
     if not (whole / "done").exists():
         whole.mkdir(parents=True, exist_ok=True)
-        for file in range(count):
-            write(whole, file, events, rate)
+        for file in range(bids.pairs):
+            write(whole, file, bids)
         (whole / "done").touch()
     some = BENCH / "data" / f"{name}-{pairs}"
     if not some.exists():
@@ -179,15 +224,10 @@ def part(name: str, pairs: int) -> Path:
     return some
 
 
-def write(directory: Path, file: int, events: int, rate: int) -> None:
-    config = NexmarkConfig(
-        type="bid",
-        rate=rate,
-        num_active_people=100_000,
-        hot_bidders_ratio=1,
-        num_in_flight_auctions=100_000,
-        hot_auction_ratio=1,
-    )
+def write(directory: Path, file: int, data: Bids) -> None:
+    even = {} if data.hot else {"hot_bidders_ratio": 1, "hot_auction_ratio": 1}
+    config = NexmarkConfig(type="bid", rate=data.rate, num_active_people=data.keys, num_in_flight_auctions=data.keys, **even)
+    events = data.events
     begin = FIRST + file * events
     tables = []
     for piece, first in enumerate(range(begin, begin + events, RECORDS)):
@@ -197,9 +237,9 @@ def write(directory: Path, file: int, events: int, rate: int) -> None:
         np.stack(numbers, axis=1).astype("<i8").tofile(directory / f"{file:05}-{piece:02}.bin")
         tables.append(table)
     table = pa.concat_tables(tables)
-    half = -(-table.num_rows // 2)
-    for place in range(2):
-        pq.write_table(table.slice(place * half, half), directory / f"{file:05}-{place}.parquet")
+    share = -(-table.num_rows // data.files)
+    for place in range(data.files):
+        pq.write_table(table.slice(place * share, share), directory / f"{file:05}-{place}.parquet")
 
 
 def machine() -> dict[str, str]:

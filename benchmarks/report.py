@@ -14,8 +14,8 @@ import polars as pl
 BASE = "forebay"
 
 
-def write(directory: Path, document: Path | None) -> None:
-    """Write charts and ``report.html`` beside ``results.csv``, and the tables into a document between its marks."""
+def write(directory: Path, document: Path | None, mark: str = "race") -> None:
+    """Write charts and ``report.html`` beside ``results.csv``, and the tables into a document between marks of that name."""
     runs = pl.read_csv(directory / "results.csv")
     machine = json.loads((directory / "machine.json").read_text())
     summary = summarized(runs)
@@ -27,7 +27,7 @@ def write(directory: Path, document: Path | None) -> None:
     if document is not None:
         rounds = runs["round"].n_unique()
         about = f"Medians of {rounds} rounds, least and most in brackets. {facts}."
-        replace(document, "race", f"{about}\n\n{tables}")
+        replace(document, mark, f"{about}\n\n{tables}")
 
 
 def replace(document: Path, name: str, text: str) -> None:

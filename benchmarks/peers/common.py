@@ -1,10 +1,11 @@
 """What every peer of the race is given, and what it reports.
 
-The input is a directory of parquet files ``00000-0.parquet``, ``00000-1.parquet``, ``00001-0.parquet``, ... of bids in the
-order of event time, with the columns ``ts`` (timestamp[us, UTC]), ``auction``, ``bidder``, ``price`` (int64); and the same
-rows as ``00000-00.bin``, ...: little-endian int64 records of ``ts`` (microseconds since 1970), ``auction``, ``bidder``,
-``price``. The watermark is the newest event time minus `DELAY_SECONDS`. What has not fired at the end of the input may fire
-then or not: only windows that end before the last watermark are compared.
+The input is a directory of parquet files ``00000-0.parquet``, ``00000-1.parquet``, ``00001-0.parquet``, ... (or of the first
+of each pair alone) of bids in the order of event time, with the columns ``ts`` (timestamp[us, UTC]), ``auction``,
+``bidder``, ``price`` (int64); and the same rows as ``00000-00.bin``, ...: little-endian int64 records of ``ts``
+(microseconds since 1970), ``auction``, ``bidder``, ``price``. The watermark is the newest event time minus `DELAY_SECONDS`.
+What has not fired at the end of the input may fire then or not: only windows that end before the last watermark are
+compared.
 """
 
 from __future__ import annotations

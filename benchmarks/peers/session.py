@@ -43,9 +43,9 @@ def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions:
 
 
 def bids(spark: SparkSession, data: Path) -> DataFrame:
-    """The input as a stream, two files in each micro-batch: one for each core."""
+    """The input as a stream: in each micro-batch the files of a pair, of which there may be one."""
     schema = "ts timestamp, auction long, bidder long, price long"
-    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2)
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", len([*data.glob("00000-?.parquet")]))
     return source.parquet(str(data / "*.parquet")).withWatermark("ts", f"{DELAY_SECONDS} second")
 
 
