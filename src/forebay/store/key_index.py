@@ -329,14 +329,13 @@ class KeyIndex:
         if top > self.capacity:
             self._resize(top + top // 4)
         self._widen(len(slots))
-        kernels.leave(self.columns, self._directory, self._scalars, slots)
-        if "end" in columns:
-            nothing = np.full(len(slots), -1, np.int32)
-            defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
-            kernels.put(self.columns, slots, *(columns.get(name, defaults.get(name)) for name in _STORED))
-        else:
-            kernels.put_free(self.columns, slots, columns["generation"])
-        kernels.enter(self.columns, self._directory, self._earliest, self._scalars, slots)
+        if "end" not in columns:
+            kernels.replace_free(self.columns, self._directory, self._scalars, slots, columns["generation"])
+            return
+        nothing = np.full(len(slots), -1, np.int32)
+        defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
+        contents = (columns.get(name, defaults.get(name)) for name in _STORED)
+        kernels.replace_windows(self.columns, self._directory, self._earliest, self._scalars, slots, *contents)
 
     def _free_again(self, changed: Slots) -> None:
         """Find the free slots, of which only these were replaced since it was known which ones were free."""
