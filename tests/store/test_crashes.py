@@ -36,8 +36,6 @@ def small_files(monkeypatch):
         monkeypatch.setattr(module, "MAX_EXTENTS", 3)
         monkeypatch.setattr(module, "LEAST_COMPACTED", 500)
     monkeypatch.setattr(index_log, "_LEAST_CHANGES", 100)
-    for name, value in (("_PICTURED", 8), ("_FEW", 1)):  # pictures of the key index, too
-        monkeypatch.setattr(index_log, name, value)
     monkeypatch.setattr(extent_log, "_COLLECTED_EVERY", 1)
 
 

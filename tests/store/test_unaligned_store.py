@@ -57,7 +57,7 @@ def test_rows_are_found_in_order_of_arrival_whatever_was_written_again(tmp_path,
     """Extents of few rows, which are combined and cleared a few at a time, pictures of the key index, and restarts."""
     for name, value in (("SEGMENT_BYTES", 1 << 10), ("LEAST_COMPACTED", 0), ("_LEAST_CLEARED", 1), ("_CLEARED", 1)):
         monkeypatch.setattr(window_extents, name, value)
-    for name, value in (("_PICTURED", 32), ("_FEW", 1), ("_LEAST_CHANGES", 400), ("_MOST_CHANGES", 8)):
+    for name, value in (("_LEAST_CHANGES", 400), ("_MOST_CHANGES", 8)):
         monkeypatch.setattr(index_log, name, value)
     pick = random.Random(seed)
     options = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 11, read_batch_ratio=pick.choice([0.0, 0.1]))
@@ -115,7 +115,6 @@ def test_dead_rows_are_cleared_out_a_part_at_a_time(tmp_path, monkeypatch):
     """A commit writes in proportion to what came, though half of all rows have died; after some, files are small again."""
     monkeypatch.setattr(window_extents, "_LEAST_CLEARED", 2 << 20)
     monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1 << 18)
-    monkeypatch.setattr(index_log, "_PICTURED", 1 << 14)
     store, keys = UnalignedStore(tmp_path, None), np.arange(100_000)
     store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys))
     store.commit()

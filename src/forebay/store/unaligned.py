@@ -236,7 +236,7 @@ class UnalignedStore:
         self.flush()
         self.compact()
         self._extents.combine(self.index, self._merged)
-        index_log.write(self.index, self._log)
+        index_log.write(self.index, self._log, int(self.base.secret or "0", 16))
         return self._log.commit(fired_until, counters or self.base.counters, batch)
 
     def snapshot(self, directory: Path) -> None:
