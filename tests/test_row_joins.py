@@ -48,7 +48,7 @@ def small(monkeypatch):
     monkeypatch.setattr("forebay.engine.interval_join.PAIRS", 50)
     monkeypatch.setattr("forebay.engine.row_join.PAIRS", 50)
     monkeypatch.setattr("forebay.engine.by_key.LOAD_FACTOR", 1 << 10)
-    monkeypatch.setattr("forebay.store.unaligned.LEAST_COMPACTED", 1 << 10)
+    monkeypatch.setattr("forebay.store.window_extents.LEAST_COMPACTED", 1 << 10)
 
 
 def joined(plan, batches, directory, *, reopened):

@@ -36,12 +36,6 @@ def identities(keys):
     return keys, np.where(keys % 2 == 0, low, low | np.int64(-(2**63)))
 
 
-def memory(picture):
-    """The parts of a picture as memory of their own; of one that was read before, another copy."""
-    parts = picture if isinstance(picture, dict) else {name: picture[name][0].as_py() for name in picture.schema.names}
-    return {name: np.array(np.frombuffer(part, np.uint8)) for name, part in parts.items()}
-
-
 def found(index):
     live = index.live()
     rows = zip(index.columns.high[live].tolist(), *index.windows(live).T.tolist(), strict=True)
@@ -51,8 +45,8 @@ def found(index):
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
     pick = random.Random(seed)
-    index, model, saved, watermark = KeyIndex(), Model(), [], 0
-    for step in range(30):
+    index, model, saved, picture, watermark = KeyIndex(), Model(), [], None, 0
+    for _ in range(30):
         rows = [
             (pick.randrange(40), watermark + pick.randrange(400), pick.randrange(1, 30)) for _ in range(pick.randrange(200))
         ]
@@ -68,14 +62,12 @@ def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
         index.remove(index.due(watermark))
         model.remove(watermark)
         assert found(index) == model.found()
-        how = "everything" if step == 0 else pick.choice(["everything", "picture", *["changes"] * 8])
-        if how == "picture":
-            saved, picture = [], memory(index.picture())
+        if pick.random() < 0.1:
+            saved, picture = [], index.picture()
         else:
-            picture = None if how == "everything" else picture
-            saved = [*([] if how == "everything" else saved), *index.changes(everything=how == "everything")]
+            saved.extend(index.changes())
         if pick.random() < 0.3:
-            rows, index = index.stored_rows, KeyIndex.restored(saved, picture and {**memory(picture)})
+            rows, index = index.stored_rows, KeyIndex.restored(saved, picture)
             assert found(index) == model.found()
             assert index.stored_rows == rows == index.columns.stored.sum()
             assert index.earliest() == min((end for _, _, end in model.found()), default=kernels.LATEST)
@@ -126,7 +118,7 @@ def test_a_window_is_found_again_by_its_bounds_whatever_the_order(seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
     pick = np.random.default_rng(seed)
-    index, saved = KeyIndex(), []
+    index, saved, picture = KeyIndex(), [], None
     for step in range(40):
         keys = pick.integers(0, 3000, 20 if step else 3000)
         slots, _ = index.place_counting(*identities(keys))
@@ -141,7 +133,7 @@ def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
         assert index.earliest_estimate() == index.estimates(index.live()).min()
         saved += index.changes()
         if step % 7 == 6:
-            index = KeyIndex.restored(saved)
-            saved = index.changes(everything=True)
+            index = KeyIndex.restored(saved, picture)
+            saved, picture = [], index.picture()
     index.remove(index.live())
     assert index.earliest_estimate() == kernels.LATEST

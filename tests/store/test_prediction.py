@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import StateDirectoryError
-from forebay.store import unaligned
+from forebay.store import index_log, window_extents
 from forebay.store.options import Options
 from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import ENDLESS
@@ -112,7 +112,7 @@ def test_the_prefetch_buffer_stays_within_its_budget(tmp_path):
 
 
 def test_windows_that_end_unread_give_their_space_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(unaligned, "LEAST_COMPACTED", 0)
+    monkeypatch.setattr(window_extents, "LEAST_COMPACTED", 0)
     store = store_at(tmp_path)
     for turn in range(8):
         keys = np.arange(20_000) + turn * 20_000
@@ -122,7 +122,7 @@ def test_windows_that_end_unread_give_their_space_back(tmp_path, monkeypatch):
         store.remove(store.index.due(2**60))
     store.commit()
     store.commit()
-    assert not store._extents
+    assert not store._extents.numbers
     assert store.metrics.disk_bytes < 20_000_000  # the key index
 
 
@@ -190,7 +190,7 @@ def test_rows_that_were_merged_count_as_what_is_left_of_them(tmp_path):
 
 def test_the_key_index_survives_snapshots_and_changes(tmp_path, monkeypatch):
     """Random placing, merging and removing over many versions, each opened again."""
-    monkeypatch.setattr(unaligned, "_LEAST_CHANGES", 500)
+    monkeypatch.setattr(index_log, "_LEAST_CHANGES", 500)
     numbers = np.random.default_rng(3)
     store, version, expected = store_at(tmp_path), None, {}
     for turn in range(60):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import InvalidArgument
-from forebay.store import extent_log, unaligned
+from forebay.store import extent_log, window_extents
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
 from forebay.store.predictors import session
@@ -121,7 +121,7 @@ def test_a_batch_is_read_by_one_scan(kind, tmp_path):
 
 @pytest.mark.parametrize("large_files", [False, True])
 def test_values_that_came_at_different_times_are_read_in_their_order(large_files, tmp_path, monkeypatch):
-    for module in () if large_files else (extent_log, unaligned):
+    for module in () if large_files else (extent_log, window_extents):
         monkeypatch.setattr(module, "SEGMENT_BYTES", 1500)
         monkeypatch.setattr(module, "LEAST_COMPACTED", 0)
         monkeypatch.setattr(module, "MAX_EXTENTS", 2)
@@ -135,24 +135,24 @@ def test_values_that_came_at_different_times_are_read_in_their_order(large_files
         if number % 7 == 0:
             store.flush()  # to disk,
         if number % 10 == 9:
-            before = store._extents.copy()
+            before = store._extents.numbers.copy()
             store.commit()  # and to fewer extents
-            assert large_files or store._extents != before
+            assert large_files or store._extents.numbers != before
             assert table.read(others[number - 9]) == [number - 9]
     assert table.read(named) == table.take(named) == [number for number in range(40) for _ in range(3)]
     assert [table.take(each) for each in others[:40]] == [[number] for number in range(40)]
 
 
 def test_what_is_read_brings_its_own_extents_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(unaligned, "SEGMENT_BYTES", 1500)
+    monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1500)
     table, store = opened(LastValues, tmp_path)
     for number in range(2000):
         table.put((f"user {number}", (number, number + 10)), number)
     table.settle()
     store.flush()
-    read, extent = [], store._extent
-    monkeypatch.setattr(store, "_extent", lambda number: read.append(number) or extent(number))
-    assert len(store._extents) > 5
+    read, extents = [], store._extents
+    monkeypatch.setattr(extents, "read", lambda number, extent=extents.read: read.append(number) or extent(number))
+    assert len(extents.numbers) > 5
     for number in (3, 5, 3, 1999):
         assert table.take((f"user {number}", (number, number + 10))) in (number, None)
     assert len(read) == len(set(read)) <= 2

@@ -7,7 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from forebay.store import unaligned
+from forebay.store import index_log, window_extents
 from forebay.store.disk import LOCAL
 from forebay.store.manifest import PICTURES
 from forebay.store.options import Options
@@ -56,9 +56,9 @@ def check(store, slots, expected):
 def test_rows_are_found_in_order_of_arrival_whatever_was_written_again(tmp_path, monkeypatch, seed):
     """Extents of few rows, which are combined and cleared a few at a time, pictures of the key index, and restarts."""
     for name, value in (("SEGMENT_BYTES", 1 << 10), ("LEAST_COMPACTED", 0), ("_LEAST_CLEARED", 1), ("_CLEARED", 1)):
-        monkeypatch.setattr(unaligned, name, value)
-    for name, value in (("_PICTURED", 32), ("_FEW", 1), ("_LEAST_CHANGES", 400), ("_MOST_CHANGES", 8)):
-        monkeypatch.setattr(unaligned, name, value)
+        monkeypatch.setattr(window_extents, name, value)
+    for name, value in (("_LEAST_CHANGES", 400), ("_MOST_CHANGES", 8)):
+        monkeypatch.setattr(index_log, name, value)
     pick = random.Random(seed)
     options = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 11, read_batch_ratio=pick.choice([0.0, 0.1]))
     store, known, number, pictures = UnalignedStore(tmp_path, None, options), {}, 0, 0
@@ -95,7 +95,7 @@ def test_rows_are_found_in_order_of_arrival_whatever_was_written_again(tmp_path,
 
 
 def test_a_read_looks_at_the_extents_that_have_its_windows_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(unaligned, "SEGMENT_BYTES", 1 << 16)
+    monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1 << 16)
     options = Options(read_batch_ratio=0)
     store = UnalignedStore(tmp_path, None, options)
     for batch in range(40):
@@ -104,17 +104,17 @@ def test_a_read_looks_at_the_extents_that_have_its_windows_alone(tmp_path, monke
         store.flush()
     version = store.commit()
     store, looked = UnalignedStore(tmp_path, version, options), []
-    monkeypatch.setattr(store, "_extent", lambda number, extent=store._extent: looked.append(number) or extent(number))
+    extents = store._extents
+    monkeypatch.setattr(extents, "read", lambda number, read=extents.read: looked.append(number) or read(number))
     slots = np.concatenate([store.index.find(key, key) for key in (7, 8, 21_500)])
     assert sorted(store.get(slots)["value"].to_list()) == [7, 8, 21_500]
-    assert len(looked) == 2 < len(store._extents) / 10
+    assert len(looked) == 2 < len(extents.numbers) / 10
 
 
 def test_dead_rows_are_cleared_out_a_part_at_a_time(tmp_path, monkeypatch):
     """A commit writes in proportion to what came, though half of all rows have died; after some, files are small again."""
-    monkeypatch.setattr(unaligned, "_LEAST_CLEARED", 2 << 20)
-    monkeypatch.setattr(unaligned, "SEGMENT_BYTES", 1 << 18)
-    monkeypatch.setattr(unaligned, "_PICTURED", 1 << 14)
+    monkeypatch.setattr(window_extents, "_LEAST_CLEARED", 2 << 20)
+    monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1 << 18)
     store, keys = UnalignedStore(tmp_path, None), np.arange(100_000)
     store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys))
     store.commit()

@@ -90,11 +90,6 @@ class Groups(ABC):
         """The rows of a group, extent by extent, in order of arrival."""
         yield from self._whole._read(self._extents.get(group, []))
 
-    def read_private(self, group: int) -> dict[str, npt.NDArray[np.uint8]]:
-        """The only row of a group whose columns are binary, as memory that can be written to: see `SegmentReader`."""
-        (extent,) = self._extents[group]
-        return self._whole._reader(extent.segment).read_private(extent)
-
     def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
         """Keep the number of extents of a group logarithmic in the number of times it was appended to.
 

@@ -386,49 +386,52 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
 
 
 @compiled
-def leave(c, directory, scalars, slots):
-    """Slots are about to be replaced: those that are in the directory leave it."""
-    for slot in slots:
-        if slot < scalars[USED]:
-            scalars[STORED] -= c[slot].stored
-            if in_directory(c, slot):
-                unlink_window(c, directory, scalars, slot)
+def replace_windows(c, directory, earliest, scalars, slots, high, low, start, end, ett, generation, parent, sibling, stored):
+    """Slots get the windows that they have in a later version.
 
-
-@compiled
-def put(c, slots, high, low, start, end, ett, generation, parent, sibling, stored):
-    """Replace the content of slots."""
+    Most are the windows that they had, which keep their place in the chain of their key; then nothing is looked for.
+    """
+    found = 0
     for row in range(len(slots)):
+        if row % AHEAD == 0:  # see `look_ahead`
+            for other in range(row, min(len(slots), row + AHEAD)):
+                found += c[slots[other]].stored
         slot = slots[row]
+        listed = slot < scalars[USED] and in_directory(c, slot)
+        stays = listed and generation[row] & 1 and parent[row] < 0
+        stays = stays and c[slot].low == low[row] and c[slot].high == high[row]
+        stays = stays and (c[slot].start == start[row] or (c[slot].newer < 0 and c[slot].older < 0))
+        if listed and not stays:
+            unlink_window(c, directory, scalars, slot)
+        scalars[STORED] += stored[row] - c[slot].stored
+        scalars[USED] = max(scalars[USED], slot + 1)
         c[slot].high, c[slot].low = high[row], low[row]
         c[slot].start, c[slot].end, c[slot].ett = start[row], end[row], ett[row]
         c[slot].generation, c[slot].stored = generation[row], stored[row]
         c[slot].parent, c[slot].sibling = parent[row], sibling[row]
+        if in_directory(c, slot):
+            lower(earliest, BY_END, slot, end[row])
+            lower(earliest, BY_ESTIMATE, slot, ett[row])
+            if not stays:
+                older, place = key_head(c, directory, high[row], low[row])
+                newer = np.int32(-1)
+                while older >= 0 and c[older].start > start[row]:
+                    newer, older = older, c[older].older
+                link_window(c, directory, scalars, place, newer, slot, older)
+    return found
 
 
 @compiled
-def put_free(c, slots, generation):
-    """No windows live in slots any more."""
+def replace_free(c, directory, scalars, slots, generation):
+    """No windows live in slots any more in a later version."""
     for row in range(len(slots)):
         slot = slots[row]
+        if slot < scalars[USED] and in_directory(c, slot):
+            unlink_window(c, directory, scalars, slot)
+        scalars[STORED] -= c[slot].stored
+        scalars[USED] = max(scalars[USED], slot + 1)
         c[slot].generation, c[slot].stored = generation[row], 0
         c[slot].parent = c[slot].sibling = -1
-
-
-@compiled
-def enter(c, directory, earliest, scalars, slots):
-    """Slots have been replaced: those that belong into the directory enter it."""
-    for slot in slots:
-        scalars[USED] = max(scalars[USED], slot + 1)
-        scalars[STORED] += c[slot].stored
-        if in_directory(c, slot):
-            lower(earliest, BY_END, slot, c[slot].end)
-            lower(earliest, BY_ESTIMATE, slot, c[slot].ett)
-            older, place = key_head(c, directory, c[slot].high, c[slot].low)
-            newer = np.int32(-1)
-            while older >= 0 and c[older].start > c[slot].start:
-                newer, older = older, c[older].older
-            link_window(c, directory, scalars, place, newer, slot, older)
 
 
 @compiled

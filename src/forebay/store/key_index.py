@@ -11,7 +11,7 @@ slot until the parent goes, so rows that name it still belong somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,10 @@ from forebay.store.index_kernels import (
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
 """The columns that versions have; chains are put together again."""
 
-PICTURE = pa.schema([(name, pa.large_binary()) for name in ("records", "directory", "earliest", "free", "scalars")])
-"""The columns of `KeyIndex.picture`."""
+PICTURE = pa.schema([("part", pa.string()), ("bytes", pa.int64()), ("data", pa.large_binary())])
+"""The columns of `KeyIndex.picture`: what a row is, how many bytes it has, and these, compressed."""
+
+_CODEC = pa.Codec("zstd", 1)
 
 _MOST_STORED = 2**31 - 1
 
@@ -259,14 +261,14 @@ class KeyIndex:
         """Number of slots changed since the last `changes`."""
         return int(self._scalars[TOUCHED])
 
-    def changes(self, *, everything: bool = False) -> list[pa.RecordBatch]:
-        """The slots that changed, or all; they count as unchanged from now on.
+    def changes(self) -> list[pa.RecordBatch]:
+        """The slots that changed; they count as unchanged from now on.
 
         One batch has the windows, without columns that say nothing: ``ett`` where it is ``end``, ``parent`` and ``sibling``
         where there are none. The other one has the generations of slots that are free.
         """
         used = self._scalars[USED]
-        wanted = np.arange(used, dtype=np.int32) if everything else np.flatnonzero(self._dirty[:used]).astype(np.int32)
+        wanted = np.flatnonzero(self._dirty[:used]).astype(np.int32)
         alive = (self.columns.generation[wanted] & 1).astype(bool)
         windows, free = ({"slot": slots} for slots in (wanted[alive], wanted[~alive]))
         windows |= {name: self.columns[name][windows["slot"]] for name in _STORED}
@@ -280,24 +282,24 @@ class KeyIndex:
         return [_batch(part) for part in (windows, free) if len(part["slot"])]
 
     def picture(self) -> pa.RecordBatch:
-        """All of it as it is in memory, in one row; the slots count as unchanged from now on.
-
-        To open it takes no time, however many slots there are: see `restored`.
-        """
+        """All of it as it is in memory, compressed, a row for each part; the slots count as unchanged from now on."""
         self._dirty[:] = 0
         self._scalars[TOUCHED] = 0
         free = self._free[: self._scalars[FREE]]
-        parts = (self.records, self._directory, self._earliest, free, self._scalars)
-        return pa.record_batch([_one_value(part) for part in parts], schema=PICTURE)
+        parts = {
+            "records": self.records,
+            "directory": self._directory,
+            "earliest": self._earliest,
+            "free": free,
+            "scalars": self._scalars,
+        }
+        data = [_CODEC.compress(pa.py_buffer(part)).to_pybytes() for part in parts.values()]
+        sizes = [part.nbytes for part in parts.values()]
+        return pa.record_batch([pa.array([*parts]), pa.array(sizes), pa.array(data, pa.large_binary())], schema=PICTURE)
 
     @classmethod
-    def restored(
-        cls, changes: Iterable[pa.RecordBatch], picture: Mapping[str, npt.NDArray[np.uint8]] | None = None
-    ) -> KeyIndex:
-        """The index after changes, oldest first, to nothing or to a picture.
-
-        The picture's columns become the index's own memory, so they must be writable, and nobody else's.
-        """
+    def restored(cls, changes: Iterable[pa.RecordBatch], picture: pa.RecordBatch | None = None) -> KeyIndex:
+        """The index after changes, oldest first, to nothing or to a picture."""
         index = cls()
         if picture is not None:
             index._become(picture)
@@ -314,12 +316,14 @@ class KeyIndex:
 
     # private --------------------------------------------------------------------------------------------------------
 
-    def _become(self, picture: Mapping[str, npt.NDArray[np.uint8]]) -> None:
-        self._hold(picture["records"].view(WINDOW))
-        self._directory, self._scalars = picture["directory"].view(np.int64), picture["scalars"].view(np.int64)
-        self._earliest = picture["earliest"].view(np.int64).reshape(2, -1)
+    def _become(self, picture: pa.RecordBatch) -> None:
+        rows = zip(*(picture[name].to_pylist() for name in ("part", "bytes")), picture["data"], strict=True)
+        parts = {name: np.frombuffer(_CODEC.decompress(data.as_buffer(), size), np.uint8) for name, size, data in rows}
+        self._hold(parts["records"].view(WINDOW))
+        self._directory, self._scalars = parts["directory"].view(np.int64), parts["scalars"].view(np.int64)
+        self._earliest = parts["earliest"].view(np.int64).reshape(2, -1)
         self._dirty, self._free = np.zeros(self.capacity, np.uint8), np.empty(self.capacity, np.int32)
-        self._free[: self._scalars[FREE]] = picture["free"].view(np.int32)
+        self._free[: self._scalars[FREE]] = parts["free"].view(np.int32)
 
     def _replace(self, change: pa.RecordBatch) -> None:
         """Slots get the content that a batch of `changes` has for them."""
@@ -329,14 +333,13 @@ class KeyIndex:
         if top > self.capacity:
             self._resize(top + top // 4)
         self._widen(len(slots))
-        kernels.leave(self.columns, self._directory, self._scalars, slots)
-        if "end" in columns:
-            nothing = np.full(len(slots), -1, np.int32)
-            defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
-            kernels.put(self.columns, slots, *(columns.get(name, defaults.get(name)) for name in _STORED))
-        else:
-            kernels.put_free(self.columns, slots, columns["generation"])
-        kernels.enter(self.columns, self._directory, self._earliest, self._scalars, slots)
+        if "end" not in columns:
+            kernels.replace_free(self.columns, self._directory, self._scalars, slots, columns["generation"])
+            return
+        nothing = np.full(len(slots), -1, np.int32)
+        defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
+        contents = (columns.get(name, defaults.get(name)) for name in _STORED)
+        kernels.replace_windows(self.columns, self._directory, self._earliest, self._scalars, slots, *contents)
 
     def _free_again(self, changed: Slots) -> None:
         """Find the free slots, of which only these were replaced since it was known which ones were free."""
@@ -404,12 +407,6 @@ class KeyIndex:
         self._earliest[:, : earliest.shape[1]] = earliest
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
         self._dirty[:used] = dirty[:used]
-
-
-def _one_value(memory: npt.NDArray[Any]) -> pa.Array:
-    """A column of one binary value, without a copy of it."""
-    offsets = np.array([0, memory.nbytes], np.int64)
-    return pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(memory)])
 
 
 def _batch(columns: dict[str, npt.NDArray[Any]]) -> pa.RecordBatch:

@@ -116,7 +116,7 @@ class _Store(Generic[Engine]):
         return self._engine.commit(None, self._engine.base.counters)
 
     def compact(self) -> None:
-        """Clear out dead rows now, if there are too many of them."""
+        """Clear out dead rows, if there are too many of them: a part at a time, the emptiest first."""
         self.table.settle()
         self._engine.compact()
 

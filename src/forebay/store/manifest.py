@@ -33,7 +33,7 @@ _READABLE = {b"3", b"4", b"5", b"6"}
 
 KIND_BITS = 61
 PICTURES = 3 << KIND_BITS
-"""Groups from this number on are pictures of key indexes (`forebay.store.unaligned`)."""
+"""Groups from this number on are pictures of key indexes (`forebay.store.index_log`)."""
 
 EVENTS = "events"
 """The part that has the events which several patterns share (`forebay.store.events`)."""

@@ -78,8 +78,8 @@ def taken(directory: Path, version: Version | None, options: Options, form: Form
 
 
 def _suitable(directory: Path, options: Options, form: Form) -> Kept | None:
-    store = _open.pop(directory, None)
-    _sizes.pop(directory, None)
+    store = _open.get(directory)
+    forget(directory)
     same = store is not None and store.options == options and store.form is not None and store.form.id == form.id
     return store if same else None
 
@@ -100,6 +100,12 @@ def keep(store: Kept) -> None:
     while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > store.options.memory_bytes):
         directory, _ = _open.popitem(last=False)
         del _sizes[directory]
+
+
+def forget(directory: Path) -> None:
+    """Do not keep the store of a directory any more."""
+    _open.pop(directory, None)
+    _sizes.pop(directory, None)
 
 
 def clear() -> None:

@@ -86,9 +86,7 @@ class ReferenceStore(UnalignedStore):
     def references(self) -> References:
         """All references of windows that are open."""
         found = [np.empty(0, np.int64)]
-        for number in self._extents:
-            rows, _ = self._pieces_of(number).live(self.index.columns)
-            found.append(self._extent(number)[EVENT].to_numpy()[rows])
+        found += [batch[EVENT].to_numpy() for batch in self._extents.live(self.index)]
         rows, _ = self._written.live()
         if len(rows):
             found.append(self._written.take(rows)[EVENT].to_numpy())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
@@ -135,20 +132,6 @@ class SegmentReader:
     def read(self, extent: Extent) -> pa.RecordBatch:
         """The rows of an extent, backed by the map."""
         return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema)
-
-    def read_private(self, extent: Extent) -> dict[str, npt.NDArray[np.uint8]]:
-        """The only row of an extent whose columns are binary, as memory that can be written to.
-
-        What is written stays in this process: a page of the file is copied when it is first written to.
-        """
-        self._checked(extent.offset, extent.length, extent.crc)
-        with reported("map", self._path), self._path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        whole = pa.py_buffer(mapped)
-        batch = pa.ipc.read_record_batch(whole.slice(extent.offset, extent.length), self.schema)
-        values = {name: batch[name].buffers()[2] for name in batch.schema.names}  # none where there is not a byte
-        places = {name: (value.size, value.address - whole.address) if value else (0, 0) for name, value in values.items()}
-        return {name: np.frombuffer(mapped, np.uint8, *place) for name, place in places.items()}
 
     def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
         """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""

@@ -1,14 +1,12 @@
 """AUR, the append and unaligned read store: rows of windows that fire at times of their own (FlowKV, section 4.2).
 
 Rows wait in the write buffer by window. A flush writes them ordered by estimated trigger time (ETT). When a window is read
-whose rows are on disk, one scan of the index finds them and the rows of the windows with the nearest ETT, which go to the
-prefetch buffer.
+whose rows are on disk, those of the windows with the nearest ETT are read in the same pass, and go to the prefetch buffer.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -21,44 +19,27 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument
+from forebay.store import index_log
 from forebay.store import row_kernels as kernels
-from forebay.store.addresses import Addresses
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, Groups, LogPart, joining
+from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.key_index import KeyIndex, Slots
-from forebay.store.manifest import KIND_BITS, Counters, Manifest
+from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.pieces import Pieces, by_trigger_time, cuts
+from forebay.store.pieces import by_trigger_time
 from forebay.store.row_buffer import RowBuffer
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
-from forebay.store.segment import Extent
+from forebay.store.window_extents import WindowExtents
 from forebay.windows import ENDLESS
 
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
-
-_DATA, _PIECES, _INDEX, _PICTURE = range(4)
-_NUMBER = (1 << KIND_BITS) - 1
-"""The bits of a group that number it among those of its kind."""
-
-_LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 32
-_SLOTS_PER_CHANGE = 1 << 13
-"""An index of so many times as many slots may be that many micro-batches behind: writing all of it is half a MB for each."""
-_PICTURED, _FEW = 1 << 17, 64
-"""A picture is made of a key index of so many slots, in a micro-batch that changes less than one in so many of them."""
-
-_CLEARED = 4
-"""A commit writes extents again as long as they have less than so many times the bytes that it has written of its own,"""
-_LEAST_CLEARED = 4 * SEGMENT_BYTES
-"""or less than this."""
-_LOOKED = 32
-"""Extents are looked through for dead rows when one in so many rows has died since they were looked through last."""
 
 
 class UnalignedStore:
@@ -117,10 +98,7 @@ class UnalignedStore:
         self.merge = merge
         self.form = form
         self._log = log or ExtentLog(directory, version, self.options, archive, disk)
-        self._extents = self._groups(_DATA)
-        self._known: Addresses | None = None
-        self._condemned: list[int] = []
-        self._known_dead = self._written_bytes = 0
+        self._extents = WindowExtents(self._log, form)
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
 
@@ -131,24 +109,14 @@ class UnalignedStore:
         """
         if "index" not in self.__dict__:
             return False
-        before, after = self._log, ExtentLog(self.directory, version, self.options, archive, disk)
-        had, has = ([*_groups(log, _PICTURE), *_groups(log, _INDEX)] for log in (before, after))
-        if before.extents_of(had) != after.extents_of(has[: len(had)]):
-            return False
-        self._log, extents = after, self._extents
-        self._extents = self._groups(_DATA)
+        log = ExtentLog(self.directory, version, self.options, archive, disk)
         with self._loading():
-            self.index.replace(batch for group in has[len(had) :] for batch in after.read(group))
-        if self._known:
-            others = {n for n in (*extents, *self._extents) if _pieces_at(before, n) != _pieces_at(after, n)}
-            for number in others.intersection(extents):
-                self._known.drop(number)
-            for number in sorted(others.intersection(self._extents)):
-                self._known.add(number, self._pieces_of(number))
+            if not index_log.catch_up(self.index, self._log, log):
+                return False
+            self._extents.moved_to(log)
+        self._log = log
         for name in ("_written", "_prefetched", "_loaded"):
             self.__dict__.pop(name, None)
-        self._condemned.clear()
-        self._known_dead = 0
         return True
 
     def use(self, disk: Disk) -> None:
@@ -172,15 +140,13 @@ class UnalignedStore:
     @property
     def schemas(self) -> list[pa.Schema]:
         """The different columns that rows on disk have."""
-        return self._log.schemas_of(self._extents)
+        return self._log.schemas_of(self._extents.numbers)
 
     @cached_property
     def index(self) -> KeyIndex:
         """The open windows; read from disk when it is first needed."""
         with self._loading():
-            changes = (batch for group in self._groups(_INDEX) for batch in self._log.read(group))
-            pictures = self._groups(_PICTURE)
-            return KeyIndex.restored(changes, self._log.read_private(pictures[0]) if pictures else None)
+            return index_log.read(self._log)
 
     @cached_property
     def _written(self) -> RowBuffer:
@@ -227,7 +193,8 @@ class UnalignedStore:
 
     def get_one(self, slot: int) -> list[pa.RecordBatch]:
         """The rows of one window that has absorbed none, in order of arrival. Nothing is scanned, and nothing read ahead."""
-        parts = self._addresses().of(slot, self._extent)
+        self._load()
+        parts = self._extents.of(self.index, slot)
         self._counts.misses += bool(parts)
         parts += self._written.of(slot)
         self._counts.reads += sum(part.num_rows for part in parts)
@@ -250,8 +217,7 @@ class UnalignedStore:
             batch, slots = self._merged(self._written.take(rows), slots)
             order, owners, counts = by_trigger_time(slots, self.index.columns)
             batch, slots = batch.take(pa.array(order)), slots[order]
-            self._written_bytes += batch.nbytes
-            self._write(batch, slots, self._extents[-1] + 1 if self._extents else 0)
+            self._extents.append(self.index, batch, slots)
             self._fit_loaded()
             grown = self._loaded[slots] == self.index.columns.generation[slots]
             if grown.any():
@@ -261,36 +227,16 @@ class UnalignedStore:
         self._written.clear()
 
     def compact(self) -> None:
-        """Clear out dead rows, if there are too many of them: at a time no more than in proportion to what was written.
-
-        So the commit that finds too many of them does not write most of the state again; the following ones go on.
-        """
+        """Clear out dead rows, if there are too many of them."""
         most = self.options.max_space_amplification
-        if not self._condemned:
-            found = self._emptiest(most)
-            if found is None:
-                return
-            self._condemned = found
-            self._counts.compactions += 1
-        left = max(_LEAST_CLEARED, _CLEARED * self._written_bytes)
-        while self._condemned and left > 0:
-            number = self._condemned.pop()
-            if number in self._extents:  # it may have become part of another one
-                left -= self._log.bytes_of([number])
-                self._rewrite([number])
-        if self._condemned:
-            return
-        self._known_dead = self._log.rows_of(self._extents) - self.index.stored_rows
-        if self._log.compact(most) and self._known:
-            self._known.forget_rows()  # they have the files from which extents have moved
+        self._counts.compactions += self._extents.clear(self.index, self._merged, most)
 
     def commit(self, fired_until: int | None = None, counters: Counters | None = None, batch: int | None = None) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
         self.flush()
         self.compact()
-        self._combine()
-        self._write_index()
-        self._written_bytes = 0
+        self._extents.combine(self.index, self._merged)
+        index_log.write(self.index, self._log, int(self.base.secret or "0", 16))
         return self._log.commit(fired_until, counters or self.base.counters, batch)
 
     def snapshot(self, directory: Path) -> None:
@@ -310,8 +256,7 @@ class UnalignedStore:
         """Size of the buffers and the key index, as far as they are in memory."""
         if "index" not in self.__dict__:
             return 0
-        addresses = self._known.nbytes if self._known else 0
-        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + addresses
+        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + self._extents.nbytes
 
     @property
     def live_bytes(self) -> int:
@@ -335,8 +280,11 @@ class UnalignedStore:
         yield
         self._counts.load_seconds += time.perf_counter() - began
 
-    def _groups(self, kind: int) -> list[int]:
-        return _groups(self._log, kind)
+    def _load(self) -> None:
+        """Have known where the rows on disk lie."""
+        if not self._extents.loaded:
+            with self._loading():
+                self._extents.load(self.index)
 
     def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
         """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
@@ -344,8 +292,8 @@ class UnalignedStore:
         nearby = self._nearest(requested)
         wanted: list[tuple[pa.RecordBatch, Slots]] = []
         ahead: list[tuple[pa.RecordBatch, Slots]] = []
-        for number, rows, roots in self._addresses().find(np.concatenate([requested, nearby])):
-            batch = self._extent(number)
+        self._load()
+        for batch, rows, roots in self._extents.rows_of(self.index, np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
             for found, mask in ((wanted, ~unasked), (ahead, unasked)):
                 if mask.any():
@@ -357,23 +305,6 @@ class UnalignedStore:
             self._counts.prefetched_bytes += batch.nbytes
             kernels.mark(self.index.columns, self._loaded, nearby, True)
         return wanted
-
-    def _emptiest(self, most: float) -> list[int] | None:
-        """Extents with too many dead rows, the emptiest one last; None if files are not too many times what is live."""
-        rows = {number: self._log.rows_of([number]) for number in self._extents}
-        stored = sum(rows.values())
-        live = dict(rows)
-        if stored > most * self.index.stored_rows:
-            dead_rows = stored - self.index.stored_rows
-            if dead_rows < self._known_dead + stored // _LOOKED:
-                return None
-            self._known_dead = dead_rows
-            live = {number: self._pieces_of(number).live_rows(self.index.columns) for number in rows}
-        dead = sum(self._log.bytes_of([number]) * (1 - live[number] / max(1, rows[number])) for number in rows)
-        if self._log.disk_bytes <= max(LEAST_COMPACTED, most * (self.live_bytes - dead)):
-            return None
-        full = [number for number in rows if live[number] * most < rows[number]]
-        return sorted(full, key=lambda number: live[number] / rows[number], reverse=True)
 
     def _nearest(self, requested: Slots) -> Slots:
         """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
@@ -418,7 +349,7 @@ class UnalignedStore:
     @property
     def row_bytes(self) -> float:
         """The mean size of a row on disk; 0 if there is none."""
-        return self._log.bytes_of(self._extents) / max(1, self._log.rows_of(self._extents))
+        return self._extents.row_bytes
 
     def _fit_loaded(self) -> None:
         if len(self._loaded) < self.index.capacity:
@@ -426,113 +357,12 @@ class UnalignedStore:
             longer[: len(self._loaded)] = self._loaded
             self._loaded = longer
 
-    def _extent(self, number: int) -> pa.RecordBatch:
-        batch = next(self._log.read(number))
-        return self.form.of(batch) if self.form else batch
-
-    def _pieces_of(self, number: int) -> Pieces:
-        return Pieces.read(next(self._log.read(_PIECES << KIND_BITS | number)))
-
-    def _addresses(self) -> Addresses:
-        """Where the rows on disk lie; read from disk when it is first needed."""
-        if self._known is None or self._known.crowded:
-            pieces = [_PIECES << KIND_BITS | number for number in self._extents]
-            self._known = Addresses(self.index, self._log.rows_of(pieces))
-            with self._loading():
-                for number in self._extents:
-                    self._known.add(number, self._pieces_of(number))
-        return self._known
-
-    def _write(self, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
-        """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
-        bounds = cuts(batch.num_rows, batch.nbytes, SEGMENT_BYTES, most)
-        for begin, end in itertools.pairwise(bounds):
-            pieces = Pieces.of(slots[begin:end], self.index)
-            self._log.append(number, batch.slice(begin, end - begin))
-            self._log.append(_PIECES << KIND_BITS | number, pieces.as_batch())
-            if self._known:
-                self._known.add(number, pieces)
-            self._extents.append(number)
-            number += 1
-        self._extents.sort()
-
-    def _rewrite(self, numbers: list[int]) -> None:
-        """Write neighbouring extents again without their dead rows, together and in order of ETT."""
-        parts = []
-        for number in numbers:
-            rows, slots = self._pieces_of(number).live(self.index.columns)
-            if len(rows):
-                parts.append((self._extent(number).take(pa.array(rows)), slots))
-        for number in numbers:
-            self._log.drop([number, _PIECES << KIND_BITS | number])
-            self._extents.remove(number)
-            if self._known:
-                self._known.drop(number)
-        if not parts:
-            return
-        together = pa.concat_batches([part for part, _ in parts])
-        before = np.concatenate([slots for _, slots in parts])
-        batch, slots = self._merged(together, before)
-        self._count_merged(before, slots)
-        order, _, _ = by_trigger_time(slots, self.index.columns)
-        self._write(batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
-
-    def _count_merged(self, before: Slots, after: Slots) -> None:
-        """Windows have fewer rows on disk since some were merged. A window that had some still has one."""
-        if len(after) < len(before):
-            (rows, owners), (left, _) = (kernels.counted(slots, self.index.capacity) for slots in (before, after))
-            stored = self.index.stored(owners)
-            self.index.store(owners, np.maximum(np.minimum(stored, 1), stored - (rows - left)[owners]))
-
-    def _combine(self) -> None:
-        sizes = [self._log.bytes_of([number]) for number in self._extents]
-        if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
-            first = joining(sizes, SEGMENT_BYTES // 2)  # extents that are nearly full stay
-            if len(sizes) - first > 1:
-                self._rewrite(self._extents[first:])
-
     def _merged(self, batch: pa.RecordBatch, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
         if self.merge is None:
             return batch, slots
         merged = self.merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
         table = merged.to_arrow(compat_level=pl.CompatLevel.oldest()).select(batch.schema.names).cast(batch.schema)
         return table.combine_chunks().to_batches()[0], merged[SLOT].to_numpy()
-
-    def _write_index(self) -> None:
-        """Append the windows that changed, or write all of them when that has become cheaper than reading the changes.
-
-        All of a large index are written as a picture of it if few have changed: then opening must not take time for the
-        others. Where many change, a picture would be more to write than the windows are.
-        """
-        index, changes, pictures = self.index, self._groups(_INDEX), self._groups(_PICTURE)
-        large = index.capacity >= _PICTURED and 2 * len(index) > index.capacity
-        pictured = large and index.touched < index.capacity // _FEW
-        behind = changes if pictures else changes[1:]  # the first group has all slots that there were
-        rows = self._log.rows_of(behind) + index.touched
-        most = max(_MOST_CHANGES, index.capacity // _SLOTS_PER_CHANGE)
-        everything = (
-            (pictured and not pictures)
-            or rows > max(_LEAST_CHANGES, index.capacity // (4 if pictured else 2))
-            or len(changes) >= most
-        )
-        if everything:
-            self._log.drop([*changes, *pictures])
-        number = 1 + max((group & _NUMBER for group in (*changes, *pictures)), default=0)
-        if everything and pictured:
-            self._log.append(_PICTURE << KIND_BITS | number, index.picture())
-            return
-        for batch in index.changes(everything=everything):
-            self._log.append(_INDEX << KIND_BITS | number, batch)
-
-
-def _groups(log: Groups, kind: int) -> list[int]:
-    """The groups of a kind, ascending."""
-    return [group for group in log.groups.tolist() if group >> KIND_BITS == kind]
-
-
-def _pieces_at(log: Groups, number: int) -> list[Extent]:
-    """Where the pieces of an extent lie."""
-    return log.extents_of([_PIECES << KIND_BITS | number])
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:

@@ -1,14 +1,18 @@
-"""What a Python worker does ahead of its first task of an operator: it loads the modules that the operator needs."""
+"""What a Python worker does ahead of its first task of an operator: it loads what the operator needs."""
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
+from forebay.errors import ForebayError
 from forebay.spark.worker import startup
 from forebay.spark.worker.stages import ArrowMap
 from forebay.state.places import Place
@@ -28,6 +32,7 @@ def warmer(place: Place | None) -> ArrowMap:
         began = time.monotonic()
         startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
         startup.load_all()
+        _rehearse()
         startup.settle()
         if place is not None:
             place.prepare()
@@ -35,6 +40,13 @@ def warmer(place: Place | None) -> ArrowMap:
         yield from batches
 
     return warm
+
+
+def _rehearse() -> None:
+    from forebay.engine import rehearsal
+
+    with tempfile.TemporaryDirectory(prefix="forebay-") as directory, contextlib.suppress(ForebayError, OSError):
+        rehearsal.rehearse_some(Path(directory))
 
 
 class Warmed(StatefulProcessor):

@@ -1,0 +1,70 @@
+"""How the key index of a store lies in its log: the slots that each version has changed, and now and then all of them.
+
+All slots are a *picture* of the index: its memory, compressed. To open it takes a third of the time that slots as rows take,
+and it has half the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from forebay.store.extent_log import Groups
+from forebay.store.key_index import KeyIndex
+from forebay.store.manifest import KIND_BITS
+
+CHANGES, PICTURE = 2, 3
+"""The kinds of groups that the index has in the log of a store of unaligned windows."""
+
+_NUMBER = (1 << KIND_BITS) - 1
+"""The bits of a group that number it among those of its kind."""
+
+_LEAST_CHANGES, _MOST_CHANGES = 1 << 15, 32
+_SLOTS_PER_CHANGE = 1 << 13
+"""An index of so many times as many slots may be that many micro-batches behind: a picture of it is 0.2 MB for each."""
+
+
+def groups_of(log: Groups, kind: int) -> list[int]:
+    """The groups of a kind, ascending."""
+    return [group for group in log.groups.tolist() if group >> KIND_BITS == kind]
+
+
+def read(log: Groups) -> KeyIndex:
+    """The index as a log has it."""
+    picture = next((batch for group in groups_of(log, PICTURE) for batch in log.read(group)), None)
+    return KeyIndex.restored(_batches(log, groups_of(log, CHANGES)), picture)
+
+
+def catch_up(index: KeyIndex, before: Groups, after: Groups) -> bool:
+    """Bring the index of one log to that of another, if that has all of it and changes; whether it has.
+
+    What an extent has never changes, and no two attempts at a version write to one place. So where it lies is enough.
+    """
+    had, has = ([*groups_of(log, PICTURE), *groups_of(log, CHANGES)] for log in (before, after))
+    if before.extents_of(had) != after.extents_of(has[: len(had)]):
+        return False
+    index.replace(_batches(after, has[len(had) :]))
+    return True
+
+
+def write(index: KeyIndex, log: Groups, chance: int = 0) -> None:
+    """Append the slots that changed, or a picture when that has become cheaper than reading the changes.
+
+    That is when a half of the slots have changed, or a quarter, or something between, by ``chance``: instances that began
+    together are not to write their pictures in the same micro-batch.
+    """
+    changes, pictures = groups_of(log, CHANGES), groups_of(log, PICTURE)
+    allowed = max(_LEAST_CHANGES, index.capacity * (4 + chance % 5) // 16)
+    most = max(_MOST_CHANGES, index.capacity // _SLOTS_PER_CHANGE)
+    number = 1 + max((group & _NUMBER for group in (*changes, *pictures)), default=0)
+    if log.rows_of(changes) + index.touched <= allowed and len(changes) < most:
+        for batch in index.changes():
+            log.append(CHANGES << KIND_BITS | number, batch)
+        return
+    log.drop([*changes, *pictures])
+    log.append(PICTURE << KIND_BITS | number, index.picture())
+
+
+def _batches(log: Groups, groups: list[int]) -> Iterator[pa.RecordBatch]:
+    return (batch for group in groups for batch in log.read(group))

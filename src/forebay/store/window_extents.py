@@ -1,0 +1,219 @@
+"""Rows of unaligned windows on disk: in extents that are ordered by estimated trigger time, each with its pieces."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from forebay.store import row_kernels as kernels
+from forebay.store.addresses import Addresses
+from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, Groups, LogPart, joining
+from forebay.store.form import Form
+from forebay.store.index_log import groups_of
+from forebay.store.key_index import KeyIndex, Slots
+from forebay.store.manifest import KIND_BITS
+from forebay.store.pieces import Pieces, by_trigger_time, cuts
+from forebay.store.row_buffer import Rows
+from forebay.store.segment import Extent
+
+DATA, PIECES = range(2)
+"""The kinds of groups that extents have in the log. The pieces of one have its number."""
+
+Merged = Callable[[pa.RecordBatch, Slots], tuple[pa.RecordBatch, Slots]]
+"""Rows with their windows, of which some may have become one."""
+
+_CLEARED = 4
+"""A commit writes extents again as long as they have less than so many times the bytes that it has written of its own,"""
+_LEAST_CLEARED = 4 * SEGMENT_BYTES
+"""or less than this."""
+_LOOKED = 32
+"""Extents are looked through for dead rows when one in so many rows has died since they were looked through last."""
+
+
+class WindowExtents:
+    """The extents of a store, and where in them the rows of each window lie.
+
+    Parameters
+    ----------
+    log : ExtentLog or LogPart
+        What has them.
+    form : Form, optional
+        What rows are to be like, where some may have been stored otherwise.
+    """
+
+    def __init__(self, log: ExtentLog | LogPart, form: Form | None) -> None:
+        self._log, self._form = log, form
+        self.numbers = groups_of(log, DATA)
+        self._addresses: Addresses | None = None
+        self._condemned: list[int] = []
+        self._known_dead = self._appended = 0
+
+    def moved_to(self, log: ExtentLog) -> None:
+        """Be those of another log, which goes on from this one."""
+        before, had = self._log, self.numbers
+        self._log, self.numbers = log, groups_of(log, DATA)
+        if self._addresses:
+            others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(log, n)}
+            for number in others.intersection(had):
+                self._addresses.drop(number)
+            for number in sorted(others.intersection(self.numbers)):
+                self._addresses.add(number, self._pieces_of(number))
+        self._condemned.clear()
+        self._known_dead = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory of what is known of where rows lie."""
+        return self._addresses.nbytes if self._addresses else 0
+
+    @property
+    def row_bytes(self) -> float:
+        """The mean size of a row; 0 if there is none."""
+        return self._log.bytes_of(self.numbers) / max(1, self._log.rows_of(self.numbers))
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it is known where the rows of windows lie."""
+        return self._addresses is not None and not self._addresses.crowded
+
+    def load(self, index: KeyIndex) -> Addresses:
+        """Where the rows of windows lie; read from disk when it is first needed."""
+        if self._addresses is None or self._addresses.crowded:
+            pieces = [PIECES << KIND_BITS | number for number in self.numbers]
+            self._addresses = Addresses(index, self._log.rows_of(pieces))
+            for number in self.numbers:
+                self._addresses.add(number, self._pieces_of(number))
+        return self._addresses
+
+    def rows_of(self, index: KeyIndex, slots: Slots) -> Iterator[tuple[pa.RecordBatch, Rows, Slots]]:
+        """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
+        for number, rows, roots in self.load(index).find(slots):
+            yield self.read(number), rows, roots
+
+    def of(self, index: KeyIndex, slot: int) -> list[pa.RecordBatch]:
+        """The rows of one window that has absorbed none, in order of arrival."""
+        return self.load(index).of(slot, self.read)
+
+    def live(self, index: KeyIndex) -> Iterator[pa.RecordBatch]:
+        """The rows of all open windows."""
+        for number in self.numbers:
+            rows, _ = self._pieces_of(number).live(index.columns)
+            yield self.read(number).take(pa.array(rows))
+
+    def read(self, number: int) -> pa.RecordBatch:
+        """An extent, dead rows included."""
+        batch = next(self._log.read(number))
+        return self._form.of(batch) if self._form else batch
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    def append(self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots) -> None:
+        """Write rows, which are in order, as the youngest extents."""
+        self._appended += batch.nbytes
+        self._write(index, batch, slots, self.numbers[-1] + 1 if self.numbers else 0)
+
+    def combine(self, index: KeyIndex, merged: Merged) -> None:
+        """Write small extents of consecutive commits again as one, if they have become many."""
+        sizes = [self._log.bytes_of([number]) for number in self.numbers]
+        if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
+            first = joining(sizes, SEGMENT_BYTES // 2)  # extents that are nearly full stay
+            if len(sizes) - first > 1:
+                self._rewrite(index, merged, self.numbers[first:])
+
+    def clear(self, index: KeyIndex, merged: Merged, most: float) -> bool:
+        """Clear out dead rows, if there are too many of them; whether that has begun.
+
+        What is written for it at a time is in proportion to what was appended since. So the commit that finds too many of
+        them does not write most of the state again; the following ones go on.
+        """
+        begun = not self._condemned
+        if begun:
+            found = self._emptiest(index, most)
+            if found is None:
+                self._appended = 0
+                return False
+            self._condemned = found
+        left, self._appended = max(_LEAST_CLEARED, _CLEARED * self._appended), 0
+        while self._condemned and left > 0:
+            number = self._condemned.pop()
+            if number in self.numbers:  # it may have become part of another one
+                left -= self._log.bytes_of([number])
+                self._rewrite(index, merged, [number])
+        if not self._condemned:
+            self._known_dead = self._log.rows_of(self.numbers) - index.stored_rows
+            if self._log.compact(most) and self._addresses:
+                self._addresses.forget_rows()  # they have the files from which extents have moved
+        return begun
+
+    def _emptiest(self, index: KeyIndex, most: float) -> list[int] | None:
+        """Extents with too many dead rows, the emptiest one last; None if files are not too many times what is live."""
+        rows = {number: self._log.rows_of([number]) for number in self.numbers}
+        stored = sum(rows.values())
+        live = dict(rows)
+        if stored > most * index.stored_rows:
+            dead_rows = stored - index.stored_rows
+            if dead_rows < self._known_dead + stored // _LOOKED:
+                return None
+            self._known_dead = dead_rows
+            live = {number: self._pieces_of(number).live_rows(index.columns) for number in rows}
+        dead = sum(self._log.bytes_of([number]) * (1 - live[number] / max(1, rows[number])) for number in rows)
+        size = self._log.bytes_of(self._log.groups.tolist())
+        if self._log.disk_bytes <= max(LEAST_COMPACTED, most * (size - dead)):
+            return None
+        full = [number for number in rows if live[number] * most < rows[number]]
+        return sorted(full, key=lambda number: live[number] / rows[number], reverse=True)
+
+    def _write(self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
+        """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
+        bounds = cuts(batch.num_rows, batch.nbytes, SEGMENT_BYTES, most)
+        for begin, end in itertools.pairwise(bounds):
+            pieces = Pieces.of(slots[begin:end], index)
+            self._log.append(number, batch.slice(begin, end - begin))
+            self._log.append(PIECES << KIND_BITS | number, pieces.as_batch())
+            if self._addresses:
+                self._addresses.add(number, pieces)
+            self.numbers.append(number)
+            number += 1
+        self.numbers.sort()
+
+    def _rewrite(self, index: KeyIndex, merged: Merged, numbers: list[int]) -> None:
+        """Write neighbouring extents again without their dead rows, together and in order of ETT."""
+        parts = []
+        for number in numbers:
+            rows, slots = self._pieces_of(number).live(index.columns)
+            if len(rows):
+                parts.append((self.read(number).take(pa.array(rows)), slots))
+        for number in numbers:
+            self._log.drop([number, PIECES << KIND_BITS | number])
+            self.numbers.remove(number)
+            if self._addresses:
+                self._addresses.drop(number)
+        if not parts:
+            return
+        together = pa.concat_batches([part for part, _ in parts])
+        before = np.concatenate([slots for _, slots in parts])
+        batch, slots = merged(together, before)
+        _count_merged(index, before, slots)
+        order, _, _ = by_trigger_time(slots, index.columns)
+        self._write(index, batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
+
+    def _pieces_of(self, number: int) -> Pieces:
+        return Pieces.read(next(self._log.read(PIECES << KIND_BITS | number)))
+
+
+def _pieces_at(log: Groups, number: int) -> list[Extent]:
+    """Where the pieces of an extent lie."""
+    return log.extents_of([PIECES << KIND_BITS | number])
+
+
+def _count_merged(index: KeyIndex, before: Slots, after: Slots) -> None:
+    """Windows have fewer rows on disk since some were merged. A window that had some still has one."""
+    if len(after) < len(before):
+        (rows, owners), (left, _) = (kernels.counted(slots, index.capacity) for slots in (before, after))
+        stored = index.stored(owners)
+        index.store(owners, np.maximum(np.minimum(stored, 1), stored - (rows - left)[owners]))
