@@ -388,7 +388,7 @@ class Run:
         return max(during, default=None)
 
     def _opened(self, batches: set[int]) -> dict[str, float | None]:
-        """Seconds of all tasks of a micro-batch for opening stores and fetching, and MB that were copied: the most of each."""
+        """Seconds of all tasks of a micro-batch for opening stores and fetching, and MB that came over: the most of each."""
         scales = {"fetchTimeMs": 1e3, "loadTimeMs": 1e3, "fetchedBytes": 1e6}
         if self.system == "spark":
             return dict.fromkeys(scales)

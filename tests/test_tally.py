@@ -72,8 +72,15 @@ def test_a_query_that_goes_on_from_a_micro_batch_that_was_folded_is_taken_as_it_
 
 
 def test_waiting_for_other_hosts_is_no_work():
-    tally, times = Tally(), {"ingestTimeMs": 5, "fireTimeMs": 1, "commitTimeMs": 90, "uploadTimeMs": 80}
-    tally.take(1, {0: {**told(1, 1), **times, "began": 7}, 1: {**told(1, 1), "began": 9}, IDLE: {}})
+    tally, times = Tally(), {"openTimeMs": 3, "ingestTimeMs": 5, "fireTimeMs": 1, "commitTimeMs": 90}
+    tally.take(
+        1,
+        {
+            0: {**told(1, 1), **times, "uploadTimeMs": 80, "fetchTimeMs": 2, "began": 7},
+            1: {**told(1, 1), "began": 9},
+            IDLE: {},
+        },
+    )
     assert tally.worked == (-1, {})  # others may have something to tell yet
     tally.take(2, {0: told(1, 1)})
-    assert tally.worked == (1, {0: (7, 23), 1: (9, 9)})
+    assert tally.worked == (1, {0: (7, 24), 1: (9, 9)})

@@ -1,5 +1,6 @@
 """What a commit of the unaligned store writes, and what a read looks at."""
 
+import itertools
 import random
 
 import numpy as np
@@ -11,6 +12,7 @@ from forebay.store import index_log, window_extents
 from forebay.store.disk import LOCAL
 from forebay.store.manifest import PICTURES
 from forebay.store.options import Options
+from forebay.store.pieces import Pieces
 from forebay.store.unaligned import SLOT, UnalignedStore
 
 
@@ -131,3 +133,77 @@ def test_dead_rows_are_cleared_out_a_part_at_a_time(tmp_path, monkeypatch):
     assert sum(size > 1 << 20 for size in written) > 3
     assert store.live_bytes - index < live * 0.55
     assert store.metrics.disk_bytes < whole
+
+
+def test_a_store_without_windows_does_not_catch_up_with_all_of_an_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(index_log, "_LEAST_CHANGES", 10)
+    kept, keys = UnalignedStore(tmp_path, None), np.arange(200)
+    kept.index.place_merging(keys[:0], keys[:0], keys[:0], keys[:0])
+    other = UnalignedStore(tmp_path, kept.commit())
+    other.append(rows(keys), other.index.place_merging(keys, keys, keys, keys))
+    version = other.commit()
+    assert any(group >= PICTURES for group in other._log.groups.tolist())
+    assert not kept.catch_up(version, None, LOCAL)
+
+
+def test_where_rows_lie_is_known_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1 << 12)
+    store, keys = UnalignedStore(tmp_path, None), np.arange(300)
+    store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys))
+    store = UnalignedStore(tmp_path, store.commit())
+    read, calls = store._extents._pieces_of, itertools.count()
+
+    def failing(number):
+        if next(calls) == 2:
+            raise OSError("too many open files")
+        return read(number)
+
+    monkeypatch.setattr(store._extents, "_pieces_of", failing)
+    with pytest.raises(OSError, match="too many open files"):
+        store.get(store.index.live())
+    assert sorted(store.get(store.index.live())["value"].to_list()) == keys.tolist()
+
+
+def small(values):
+    return pa.record_batch({"value": pa.array(values, pa.int64())})
+
+
+def test_rows_that_are_smaller_than_their_pieces_are_cleared_out(tmp_path, monkeypatch):
+    for name, value in (("SEGMENT_BYTES", 1 << 14), ("LEAST_COMPACTED", 1 << 14), ("_LEAST_CLEARED", 1 << 16)):
+        monkeypatch.setattr(window_extents, name, value)
+    store, each = UnalignedStore(tmp_path, None), 4000
+    random = np.random.default_rng(3)
+    for batch in range(30):
+        keys = random.integers(0, 2**62, each)
+        store.append(small(keys), store.index.place_merging(keys, keys, keys * 0 + batch, keys * 0 + batch + 2))
+        store.remove(store.index.due(batch))
+        store.commit()
+    assert store._log.rows_of(store._extents.numbers) < 4 * store.index.stored_rows
+
+
+def test_processes_that_take_turns_look_for_dead_rows_as_seldom_as_one(tmp_path, monkeypatch):
+    for name, value in (("SEGMENT_BYTES", 1 << 14), ("LEAST_COMPACTED", 1 << 14), ("_LEAST_CLEARED", 1 << 14)):
+        monkeypatch.setattr(window_extents, name, value)
+    looked = []
+    monkeypatch.setattr(
+        Pieces, "live_rows", lambda self, columns, look=Pieces.live_rows: looked.append(1) or look(self, columns)
+    )
+    counts = {}
+    for turns in (1, 2):
+        random, directory, stores = np.random.default_rng(5), tmp_path / str(turns), [None] * turns
+        directory.mkdir()
+        version, keys = None, np.arange(20_000)
+        hashes = random.integers(0, 2**62, len(keys))
+        for batch in range(60):
+            store = stores[batch % turns]
+            if store is None or (store.base.version != version and not store.catch_up(version, None, LOCAL)):
+                store = stores[batch % turns] = UnalignedStore(directory, version)
+            some = hashes[random.permutation(keys)[:500]] if batch else hashes
+            slots, _ = store.index.place_counting(some, some)
+            store.get(slots)
+            store.renew(slots)
+            store.append(rows(some), slots)
+            version = store.commit()
+        counts[turns] = len(looked)
+        looked.clear()
+    assert 0 < counts[2] < 2 * counts[1]

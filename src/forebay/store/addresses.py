@@ -7,7 +7,6 @@ that was written again leaves its own behind; they lead nowhere.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -33,44 +32,47 @@ class Addresses:
     def __init__(self, index: KeyIndex, pieces: int = 0) -> None:
         self._index = index
         self._numbers: list[int | None] = []
-        self._places: dict[int, int] = {}
-        self._begins = [0]
-        self._lost = 0
+        self._places: dict[int, tuple[int, int]] = {}
+        self._count = self._lost = 0
         self._cached: dict[int, pa.RecordBatch] = {}
         self._heads = np.empty(0, np.int32)
-        self._previous, self._generations, self._first, self._rows = (np.zeros(pieces, np.int32) for _ in range(4))
+        self._previous, self._generations, self._first, self._rows, self._owners = (
+            np.zeros(pieces, np.int32) for _ in range(5)
+        )
 
     @property
     def nbytes(self) -> int:
-        return self._heads.nbytes + 4 * self._previous.nbytes
+        return self._heads.nbytes + 5 * self._previous.nbytes
 
     @property
     def crowded(self) -> bool:
-        """Whether most pieces are of extents that are not there any more."""
-        return self._lost > self._begins[-1] // 2
+        """Whether most of it is of extents that are not there any more."""
+        return 2 * self._lost > self._count or len(self._numbers) > 4 * len(self._places) + 1024
 
     def add(self, number: int, pieces: Pieces) -> None:
         """Add an extent."""
-        begin, end = self._begins[-1], self._begins[-1] + len(pieces.slot)
+        begin, end = self._count, self._count + len(pieces.slot)
         if end > len(self._previous):
             capacity = max(end, len(self._previous) + len(self._previous) // 2)
             self._previous = grown(self._previous, capacity)
             self._generations = grown(self._generations, capacity)
             self._first, self._rows = grown(self._first, capacity), grown(self._rows, capacity)
+            self._owners = grown(self._owners, capacity)
         if self._index.capacity > len(self._heads):
             self._heads = grown(self._heads, self._index.capacity)
         self._generations[begin:end] = pieces.generation
         self._first[begin:end], self._rows[begin:end] = pieces.first, pieces.rows
+        self._owners[begin:end] = len(self._numbers)
         kernels.chain(self._heads, self._previous, self._generations, begin, pieces.slot)
-        self._places[number] = len(self._numbers)
+        self._places[number] = len(self._numbers), end - begin
         self._numbers.append(number)
-        self._begins.append(end)
+        self._count = end
 
     def drop(self, number: int) -> None:
         """Forget an extent."""
-        place = self._places.pop(number)
+        place, pieces = self._places.pop(number)
         self._numbers[place] = None
-        self._lost += self._begins[place + 1] - self._begins[place]
+        self._lost += pieces
         self._cached.pop(number, None)
 
     def forget_rows(self) -> None:
@@ -83,11 +85,11 @@ class Addresses:
         pieces, roots = kernels.collect_items(*arguments, kernels.count_items(*arguments))
         order = np.argsort(pieces)
         pieces, roots = pieces[order], roots[order]
-        cuts = np.searchsorted(pieces, self._begins)
-        found = [(self._numbers[place], place) for place in np.flatnonzero(np.diff(cuts)).tolist()]
-        for number, place in sorted((number, place) for number, place in found if number is not None):
-            some = slice(cuts[place], cuts[place + 1])
-            rows, windows = kernels.expand(pieces[some], roots[some], self._first, self._rows)
+        owners = self._owners[pieces]
+        begins = np.flatnonzero(np.diff(owners, prepend=-1))
+        found = zip((self._numbers[owner] for owner in owners[begins]), begins, [*begins[1:], len(owners)], strict=True)
+        for number, begin, end in sorted((number, begin, end) for number, begin, end in found if number is not None):
+            rows, windows = kernels.expand(pieces[begin:end], roots[begin:end], self._first, self._rows)
             yield number, rows, windows
 
     def of(self, slot: int, read: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -98,7 +100,7 @@ class Addresses:
         found = []
         records = self._index.records
         for piece in kernels.chained(records, self._heads, self._previous, self._generations, slot).tolist():
-            number = self._numbers[bisect.bisect_right(self._begins, piece) - 1]
+            number = self._numbers[self._owners[piece]]
             if number is None:
                 continue
             rows = self._cached.get(number)

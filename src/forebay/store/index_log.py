@@ -42,9 +42,10 @@ def catch_up(index: KeyIndex, before: Groups, after: Groups) -> bool:
     What an extent has never changes, and no two attempts at a version write to one place. So where it lies is enough.
     """
     had, has = ([*groups_of(log, PICTURE), *groups_of(log, CHANGES)] for log in (before, after))
-    if before.extents_of(had) != after.extents_of(has[: len(had)]):
+    same, later = has[: len(had)], has[len(had) :]
+    if before.extents_of(had) != after.extents_of(same) or any(group >> KIND_BITS == PICTURE for group in later):
         return False
-    index.replace(_batches(after, has[len(had) :]))
+    index.replace(_batches(after, later))
     return True
 
 

@@ -19,8 +19,10 @@ from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import Rows
 from forebay.store.segment import Extent
 
-DATA, PIECES = range(2)
-"""The kinds of groups that extents have in the log. The pieces of one have its number."""
+DATA = 0
+"""The kind of group that an extent is in the log: its number is the extent's."""
+_PIECES = 1 << KIND_BITS
+"""What the group of an extent's pieces has beside the extent's number."""
 
 Merged = Callable[[pa.RecordBatch, Slots], tuple[pa.RecordBatch, Slots]]
 """Rows with their windows, of which some may have become one."""
@@ -55,14 +57,15 @@ class WindowExtents:
         """Be those of another log, which goes on from this one."""
         before, had = self._log, self.numbers
         self._log, self.numbers = log, groups_of(log, DATA)
+        if not self._addresses and not self._condemned:
+            return
+        others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(log, n)}
+        self._condemned = [number for number in self._condemned if number not in others]
         if self._addresses:
-            others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(log, n)}
             for number in others.intersection(had):
                 self._addresses.drop(number)
             for number in sorted(others.intersection(self.numbers)):
                 self._addresses.add(number, self._pieces_of(number))
-        self._condemned.clear()
-        self._known_dead = 0
 
     @property
     def nbytes(self) -> int:
@@ -84,10 +87,10 @@ class WindowExtents:
     def load(self, index: KeyIndex) -> Addresses:
         """Where the rows of windows lie; read from disk when it is first needed."""
         if self._addresses is None or self._addresses.crowded:
-            pieces = [PIECES << KIND_BITS | number for number in self.numbers]
-            self._addresses = Addresses(index, self._log.rows_of(pieces))
+            found = Addresses(index, self._log.rows_of(_PIECES | number for number in self.numbers))
             for number in self.numbers:
-                self._addresses.add(number, self._pieces_of(number))
+                found.add(number, self._pieces_of(number))
+            self._addresses = found  # only when it has all of them
         return self._addresses
 
     def rows_of(self, index: KeyIndex, slots: Slots) -> Iterator[tuple[pa.RecordBatch, Rows, Slots]]:
@@ -152,21 +155,24 @@ class WindowExtents:
 
     def _emptiest(self, index: KeyIndex, most: float) -> list[int] | None:
         """Extents with too many dead rows, the emptiest one last; None if files are not too many times what is live."""
-        rows = {number: self._log.rows_of([number]) for number in self.numbers}
-        stored = sum(rows.values())
-        live = dict(rows)
-        if stored > most * index.stored_rows:
-            dead_rows = stored - index.stored_rows
-            if dead_rows < self._known_dead + stored // _LOOKED:
-                return None
-            self._known_dead = dead_rows
-            live = {number: self._pieces_of(number).live_rows(index.columns) for number in rows}
-        dead = sum(self._log.bytes_of([number]) * (1 - live[number] / max(1, rows[number])) for number in rows)
-        size = self._log.bytes_of(self._log.groups.tolist())
-        if self._log.disk_bytes <= max(LEAST_COMPACTED, most * (size - dead)):
+        stored = self._log.rows_of(self.numbers)
+        dead = max(0, stored - index.stored_rows)
+        size, of_windows = (self._log.bytes_of(groups) for groups in (self._log.groups.tolist(), self._with_pieces()))
+        if self._log.disk_bytes <= max(LEAST_COMPACTED, most * (size - of_windows * dead / max(1, stored))):
             return None
+        if stored <= most * index.stored_rows:
+            return []  # what is dead is whole extents in files with others
+        if dead < self._known_dead + stored // _LOOKED:
+            return None
+        self._known_dead = dead
+        rows = {number: self._log.rows_of([number]) for number in self.numbers}
+        live = {number: self._pieces_of(number).live_rows(index.columns) for number in rows}
         full = [number for number in rows if live[number] * most < rows[number]]
         return sorted(full, key=lambda number: live[number] / rows[number], reverse=True)
+
+    def _with_pieces(self) -> Iterator[int]:
+        for number in self.numbers:
+            yield from (number, _PIECES | number)
 
     def _write(self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
         """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
@@ -174,7 +180,7 @@ class WindowExtents:
         for begin, end in itertools.pairwise(bounds):
             pieces = Pieces.of(slots[begin:end], index)
             self._log.append(number, batch.slice(begin, end - begin))
-            self._log.append(PIECES << KIND_BITS | number, pieces.as_batch())
+            self._log.append(_PIECES | number, pieces.as_batch())
             if self._addresses:
                 self._addresses.add(number, pieces)
             self.numbers.append(number)
@@ -189,7 +195,7 @@ class WindowExtents:
             if len(rows):
                 parts.append((self.read(number).take(pa.array(rows)), slots))
         for number in numbers:
-            self._log.drop([number, PIECES << KIND_BITS | number])
+            self._log.drop([number, _PIECES | number])
             self.numbers.remove(number)
             if self._addresses:
                 self._addresses.drop(number)
@@ -203,12 +209,12 @@ class WindowExtents:
         self._write(index, batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
 
     def _pieces_of(self, number: int) -> Pieces:
-        return Pieces.read(next(self._log.read(PIECES << KIND_BITS | number)))
+        return Pieces.read(next(self._log.read(_PIECES | number)))
 
 
 def _pieces_at(log: Groups, number: int) -> list[Extent]:
     """Where the pieces of an extent lie."""
-    return log.extents_of([PIECES << KIND_BITS | number])
+    return log.extents_of([_PIECES | number])
 
 
 def _count_merged(index: KeyIndex, before: Slots, after: Slots) -> None:

@@ -110,7 +110,7 @@ class Tally:
             _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
 
     def _work(self) -> dict[int, Interval]:
-        times = ("ingestTimeMs", "fireTimeMs", "commitTimeMs")
+        times = ("openTimeMs", "ingestTimeMs", "fireTimeMs", "commitTimeMs")
         found = {}
         for vnode, told in self.nodes.items():
             if vnode > IDLE:

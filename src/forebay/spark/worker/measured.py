@@ -40,6 +40,7 @@ def measured(
         "uploadedBytes": work["uploaded_bytes"],
         "fetchTimeMs": 1000 * store.fetch_seconds,
         "fetchedBytes": store.fetched_bytes,
+        "openTimeMs": opening,
         "loadTimeMs": opening + 1000 * work["load_seconds"],
         "ingestTimeMs": ingest,
         "fireTimeMs": fire,
