@@ -1,11 +1,13 @@
 """Replica groups: which hosts keep the replicas of a partition (Rhino, section 4.2.2, phase 1).
 
 A group is a chain of hosts other than the one that the partition runs on. Sizes of state are packed into hosts as into bins:
-the largest partition first, each into the host that has least.
+the largest partition first, each into the host that has least. What one host runs is spread over all others before that: if
+it is lost, they take its partitions over, and one of them alone would have too much to do.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
 
@@ -21,6 +23,7 @@ def assign(
 ) -> dict[Unit, list[str]]:
     """The group of each unit of state.
 
+    A new member is the host with the least state of those that the same host runs, and of such hosts the one with the least.
     Members that there are stay, unless they are gone or run the unit themselves, so that no more is copied than has to be.
     When one host has more than twice as much as another, units go over one by one as long as that makes the larger smaller.
 
@@ -46,21 +49,24 @@ def assign(
     """
     groups: dict[Unit, list[str]] = {}
     load = dict.fromkeys(sorted(hosts), 0)
+    together: Counter[tuple[str | None, str]] = Counter()
     order = sorted(sizes, key=lambda unit: -sizes[unit])
     for unit in order:
         kept = [host for host in current.get(unit, ()) if host in load and host != origins.get(unit)]
         groups[unit] = kept[:replicas]
         for host in groups[unit]:
             load[host] += sizes[unit] + 1
+            together[origins.get(unit), host] += sizes[unit] + 1
     for unit in order:
-        group = groups[unit]
+        group, origin = groups[unit], origins.get(unit)
         while len(group) < replicas:
-            free = [host for host in load if host not in group and host != origins.get(unit)]
+            free = [(together[origin, host], load[host], host) for host in load if host not in group and host != origin]
             if not free:
                 break
-            least = min(free, key=load.__getitem__)
+            _, _, least = min(free)
             group.append(least)
             load[least] += sizes[unit] + 1
+            together[origin, least] += sizes[unit] + 1
     _level(groups, sizes, origins, load)
     return {unit: groups[unit] for unit in sizes}
 

@@ -249,7 +249,7 @@ class Manager(Service):
             unit = self._unit(instance)
             sizes = dict.fromkeys([*self._groups, unit], 0)
             current = self._groups | {unit: self._preferred(unit, self._units().get(unit))}
-            chosen = groups.assign(sizes, {unit: address}, self._able(), self.replicas, current)
+            chosen = groups.assign(sizes, self._origins | {unit: address}, self._able(), self.replicas, current)
             return {"members": chosen[unit]}
 
     def _holders(self, instance: str) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Which hosts keep the replicas of which partitions."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from forebay.replication.groups import assign
+
+HOSTS = ["a", "b", "c", "d"]
+
+
+def test_what_one_host_runs_is_spread_over_the_others():
+    """Though each of the others has less when its turn comes."""
+    origins = {0: "a", 1: "b", 2: "c", 3: "a"}
+    groups = assign(dict.fromkeys(origins, 100), origins, ["a", "b", "c"], 1, {})
+    assert {*groups[0], *groups[3]} == {"b", "c"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lost_host_leaves_its_partitions_to_as_many_hosts_as_there_are(seed, replicas):
+    """They come one after the other, as first commits do, and in any order."""
+    pick = random.Random(seed)
+    origins, groups = {}, {}
+    units = [(host, number) for host in HOSTS for number in range(6)]
+    for host, number in pick.sample(units, len(units)):
+        origins[host, number] = host
+        groups = assign(dict.fromkeys(origins, 10), origins, HOSTS, replicas, groups)
+    for host in HOSTS:
+        members = Counter(member for unit, group in groups.items() if unit[0] == host for member in group)
+        assert host not in members
+        assert max(members.values()) == 6 * replicas // 3
+
+
+def test_members_stay_while_they_can():
+    origins = {0: "a", 1: "a", 2: "a"}
+    before = {0: ["b"], 1: ["b"], 2: ["c"]}
+    assert assign(dict.fromkeys(origins, 5), origins, ["a", "b", "c"], 1, before) == before
