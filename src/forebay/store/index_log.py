@@ -1,7 +1,7 @@
 """How the key index of a store lies in its log: the slots that each version has changed, and now and then all of them.
 
-All slots are a *picture* of the index: its memory, compressed. To open it takes a third of the time that slots as rows take,
-and it has half the bytes.
+All slots are a *picture* of the index: its memory, compressed. To open it takes less than half of the time that slots as rows
+take, and it has half the bytes.
 """
 
 from __future__ import annotations
