@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from forebay.store.extent_log import Groups
 from forebay.store.key_index import KeyIndex
-from forebay.store.manifest import KIND_BITS
+from forebay.store.manifest import KIND_BITS, PICTURES
 
-CHANGES, PICTURE = 2, 3
+CHANGES, PICTURE = 2, PICTURES >> KIND_BITS
 """The kinds of groups that the index has in the log of a store of unaligned windows."""
 
 _NUMBER = (1 << KIND_BITS) - 1
