@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store import extent_log, segment
+from forebay.store import extent_log, segment_reader
 from forebay.store import manifest as manifests
 from forebay.store.extent_log import ExtentLog
 from forebay.store.manifest import Counters
@@ -51,7 +51,7 @@ def test_a_process_compares_the_checksum_of_an_extent_once(tmp_path, monkeypatch
     bytes_of, checked, crc32 = log.bytes_of([0, 1, 2]), [], zlib.crc32
     for _ in range(3):
         log = ExtentLog(tmp_path, version, Options())
-        monkeypatch.setattr(segment, "crc32", lambda data, *value: checked.append(len(data)) or crc32(data, *value))
+        monkeypatch.setattr(segment_reader, "crc32", lambda data, *value: checked.append(len(data)) or crc32(data, *value))
         assert [batch for group in (0, 1, 2) for batch in log.read(group)] == [rows(0), rows(1), rows(2)]
         monkeypatch.undo()
         log.append(3, rows(3))

@@ -2,7 +2,8 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store.segment import SegmentReader, SegmentWriter
+from forebay.store.segment import SegmentWriter
+from forebay.store.segment_reader import SegmentReader
 
 NAME = "000000000001-0123abcd-0000.arrow"
 BATCHES = [pa.record_batch({"user": ["ann", None], "n": [1, 2]}), pa.record_batch({"user": ["bob"], "n": [3]})]

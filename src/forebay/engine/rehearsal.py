@@ -18,7 +18,9 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
+from forebay.store.extent_log import LEAST_COMPACTED
 from forebay.store.options import Options
+from forebay.store.unaligned import UnalignedStore
 from forebay.windows import (
     END,
     HIGH,
@@ -78,6 +80,8 @@ def rehearse(directory: Path) -> Iterator[str]:
     for name, plan, updating in _plans():
         _run(plan, directory / name, updating=updating)
         yield name
+    _read_and_clear(directory / "many")
+    yield "many windows"
 
 
 def rehearse_some(directory: Path) -> None:
@@ -88,6 +92,7 @@ def rehearse_some(directory: Path) -> None:
     for name, plan, updating in _plans():
         if name in _SOME:
             _run(plan, directory / name, updating=updating)
+    _read_and_clear(directory / "many")
 
 
 _SOME = ("tumbling windows, holistic", "sessions, holistic", "sessions, incremental", "a global window")
@@ -158,6 +163,20 @@ def _run(plan: WindowPlan, directory: Path, *, updating: bool) -> None:
                 pass
             version, _ = instance.commit(number), instance.due
     open_stores.forget(directory)
+
+
+def _read_and_clear(directory: Path) -> None:
+    """Read few of many rows, and let go of most, so that what is left is written again."""
+    store = UnalignedStore(directory, None, Options())
+    times = np.arange(4 * LEAST_COMPACTED // 1000)
+    rows = pa.record_batch({"words": ["word" * 250] * len(times), "numbers": times})
+    slots = store.index.place_merging(times, times, times, times + 1)
+    store.append(rows, slots)
+    store.commit()
+    store.get(slots[::1000])
+    store.remove(slots[: len(slots) * 9 // 10])
+    store.commit()
+    store.close()
 
 
 def _rows(plan: WindowPlan, number: int) -> pa.RecordBatch:

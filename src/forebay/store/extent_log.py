@@ -31,7 +31,8 @@ from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.segment import Extent, SegmentReader, SegmentWriter
+from forebay.store.segment import Extent, SegmentWriter
+from forebay.store.segment_reader import SegmentReader
 
 Combine = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 
@@ -89,6 +90,11 @@ class Groups(ABC):
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, extent by extent, in order of arrival."""
         yield from self._whole._read(self._extents.get(group, []))
+
+    def take(self, group: int, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Some rows of a group that has one extent; if they are few, only what they are on is read."""
+        (extent,) = self._extents[group]
+        return self._whole._reader_of(extent).take(extent, rows)
 
     def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
         """Keep the number of extents of a group logarithmic in the number of times it was appended to.
@@ -320,10 +326,13 @@ class ExtentLog(Groups):
         self._segments[segment.name] = segment
 
     def _read(self, extents: list[Extent]) -> Iterator[pa.RecordBatch]:
-        if any(extent.segment not in self._segments for extent in extents):
-            self._seal()
         for extent in extents:
-            yield self._reader(extent.segment).read(extent)
+            yield self._reader_of(extent).read(extent)
+
+    def _reader_of(self, extent: Extent) -> SegmentReader:
+        if extent.segment not in self._segments:
+            self._seal()
+        return self._reader(extent.segment)
 
     def _seal(self) -> None:
         with self._whole_or_failed():

@@ -1,10 +1,11 @@
-"""Segments: immutable files of rows. A segment is one Arrow IPC stream; an *extent* is one record batch in it."""
+"""Segments: immutable files of rows. A segment is one Arrow IPC stream; an *extent* is one record batch in it.
+
+After the stream a large segment has checksums of its blocks (`forebay.store.blocks`).
+"""
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +13,11 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store.disk import LOCAL, Disk, reported
+from forebay.store.blocks import BlockChecksums
+from forebay.store.disk import LOCAL, Disk
+
+RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."
+"""What is to be done about a damaged file."""
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -66,6 +71,7 @@ class SegmentWriter:
         self._schema_size = header.size
         self._schema_crc = crc32(header)
         self._descriptor = disk.create(self._path)
+        self._checksums = BlockChecksums()
         self.size = 0
         try:
             self._write(header)
@@ -80,21 +86,23 @@ class SegmentWriter:
         self._write(message)
         return extent
 
-    def receive(self, source: int, extent: Extent, path: Path) -> Extent:
-        """Copy an extent from the open file ``source`` to the end of this one, without reading it into this process."""
+    def receive(self, source: int, extent: Extent, data: pa.Buffer, path: Path) -> Extent:
+        """Copy an extent, whose bytes are ``data``, from the open file ``source`` to the end of this one, in the kernel."""
         moved = replace(extent, segment=self._path.name, offset=self.size)
         offset, left = extent.offset, extent.length
         while left:
             copied = self._disk.copy(source, offset, left, self._descriptor, self._path)
             if not copied:
-                raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {_RESTORE}")
+                raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {RESTORE}")
             offset, left = offset + copied, left - copied
+        self._checksums.take(data)
         self.size += extent.length
         return moved
 
     def close(self) -> Segment:
         try:
             self._write(_END_OF_STREAM)
+            self._write(self._checksums.footer())
             self._disk.sync(self._descriptor, self._path)
         finally:
             os.close(self._descriptor)
@@ -106,105 +114,5 @@ class SegmentWriter:
 
     def _write(self, data: bytes | pa.Buffer) -> None:
         self._disk.write(self._descriptor, memoryview(data), self._path)
+        self._checksums.take(data)
         self.size += len(memoryview(data))
-
-
-class SegmentReader:
-    """Reads extents of one segment through a memory map, so that only the pages of what is asked for are touched.
-
-    Parameters
-    ----------
-    directory : Path
-        Where the file is.
-    segment : Segment
-        What the manifest says of it.
-    fetch : callable, optional
-        Puts the file into its place again when it is missing or damaged, once.
-    """
-
-    def __init__(self, directory: Path, segment: Segment, fetch: Callable[[], None] | None = None) -> None:
-        self._path = directory / segment.name
-        self._segment = segment
-        self._fetch = fetch
-        self._map = self._mapped()
-        self.schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
-
-    def read(self, extent: Extent) -> pa.RecordBatch:
-        """The rows of an extent, backed by the map."""
-        return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema)
-
-    def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
-        """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
-        self._checked(extent.offset, extent.length, extent.crc)
-        with reported("open", self._path):
-            source = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return writer.receive(source, extent, self._path)
-        finally:
-            os.close(source)
-
-    def _mapped(self) -> pa.Buffer:
-        try:
-            return self._whole()
-        except CorruptState:
-            if self._fetch is None:
-                raise
-            return self._fetched()
-
-    def _fetched(self) -> pa.Buffer:
-        """The file as the archive has it. What was read from a damaged one stays mapped for those that have it."""
-        assert self._fetch is not None
-        self._fetch()
-        self._fetch = None
-        return self._whole()
-
-    def _whole(self) -> pa.Buffer:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError as error:
-            raise CorruptState(
-                f"{self._path} is missing, though a manifest names it. Unless a newer run of the query has overtaken this "
-                "one, restore the file, or the checkpoint together with its state directory, from a copy."
-            ) from error
-        except OSError as error:
-            raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
-        if found.st_size != self._segment.size:
-            raise CorruptState(
-                f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {_RESTORE}"
-            )
-        self._verified = _verified_of(self._path, (found.st_ino, found.st_mtime_ns))
-        with reported("map", self._path):
-            return pa.memory_map(str(self._path)).read_buffer()
-
-    def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:
-        """Bytes of the file. Their checksum is compared once in a process, as long as nobody has written to the file."""
-        data = self._map.slice(offset, length)
-        if offset not in self._verified:
-            damaged = crc32(data) != crc
-            if damaged and self._fetch is not None:
-                self._map = self._fetched()
-                data = self._map.slice(offset, length)
-                damaged = crc32(data) != crc
-            if damaged:
-                raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {_RESTORE}")
-            self._verified.add(offset)
-        return data
-
-
-_verified: OrderedDict[Path, tuple[tuple[int, int], set[int]]] = OrderedDict()
-_MOST_VERIFIED = 1 << 14
-"""Files of which this process knows which extents are right: a store of unaligned windows reads them again and again."""
-
-
-def _verified_of(path: Path, identity: tuple[int, int]) -> set[int]:
-    """Offsets of which the checksums were right; none of a file that is another one, or was written to, since."""
-    known = _verified.pop(path, None)
-    if known is None or known[0] != identity:
-        known = identity, set()
-    _verified[path] = known
-    if len(_verified) > _MOST_VERIFIED:
-        _verified.popitem(last=False)
-    return known[1]
-
-
-_RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."

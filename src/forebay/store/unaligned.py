@@ -293,11 +293,11 @@ class UnalignedStore:
         wanted: list[tuple[pa.RecordBatch, Slots]] = []
         ahead: list[tuple[pa.RecordBatch, Slots]] = []
         self._load()
-        for batch, rows, roots in self._extents.rows_of(self.index, np.concatenate([requested, nearby])):
+        for number, rows, roots in self._extents.find(self.index, np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
             for found, mask in ((wanted, ~unasked), (ahead, unasked)):
                 if mask.any():
-                    found.append((batch.take(pa.array(rows[mask])), roots[mask]))
+                    found.append((self._extents.take(number, rows[mask]), roots[mask]))
         if ahead:
             batch = pa.concat_batches([part for part, _ in ahead])
             self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))

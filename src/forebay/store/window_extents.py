@@ -93,10 +93,14 @@ class WindowExtents:
             self._addresses = found  # only when it has all of them
         return self._addresses
 
-    def rows_of(self, index: KeyIndex, slots: Slots) -> Iterator[tuple[pa.RecordBatch, Rows, Slots]]:
+    def find(self, index: KeyIndex, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
-        for number, rows, roots in self.load(index).find(slots):
-            yield self.read(number), rows, roots
+        yield from self.load(index).find(slots)
+
+    def take(self, number: int, rows: Rows) -> pa.RecordBatch:
+        """Some rows of an extent."""
+        batch = self._log.take(number, rows)
+        return self._form.of(batch) if self._form else batch
 
     def of(self, index: KeyIndex, slot: int) -> list[pa.RecordBatch]:
         """The rows of one window that has absorbed none, in order of arrival."""
@@ -106,7 +110,7 @@ class WindowExtents:
         """The rows of all open windows."""
         for number in self.numbers:
             rows, _ = self._pieces_of(number).live(index.columns)
-            yield self.read(number).take(pa.array(rows))
+            yield self.take(number, rows)
 
     def read(self, number: int) -> pa.RecordBatch:
         """An extent, dead rows included."""
@@ -193,7 +197,7 @@ class WindowExtents:
         for number in numbers:
             rows, slots = self._pieces_of(number).live(index.columns)
             if len(rows):
-                parts.append((self.read(number).take(pa.array(rows)), slots))
+                parts.append((self.take(number, rows), slots))
         for number in numbers:
             self._log.drop([number, _PIECES | number])
             self.numbers.remove(number)

@@ -1,0 +1,63 @@
+"""What the operating system is told of how files that are mapped into memory will be read.
+
+By itself it reads what lies around each page that is missing. That suits whole extents. Of a file that is larger than memory
+and read at random, it is thirty times as much as is wanted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Parts = npt.NDArray[np.int64]
+
+
+def mapped(path: Path) -> pa.Buffer:
+    """A file that is mapped into memory, of which nothing is read but what is touched, and what `read_ahead` asks for."""
+    with pa.memory_map(str(path)) as file:
+        begin = file.read_buffer(1)  # Arrow has all that it is asked for read at once; this one holds the whole map
+        whole = pa.foreign_buffer(begin.address, file.size(), begin)
+    if _RANDOM is not None:
+        _libc().madvise(whole.address, whole.size, _RANDOM)
+    return whole
+
+
+def read_ahead(parts: Parts) -> None:
+    """Have parts of mapped files (a row for each: address and size) read from disk, side by side, before they are touched."""
+    advice = _WILLNEED
+    if advice is None:
+        return
+    process = _itself(os.getpid())
+    for first in range(0, len(parts), _AT_ONCE):
+        some = parts[first : first + _AT_ONCE]
+        if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), advice, 0) < 0:
+            for address, size in some.tolist():
+                _libc().madvise(address, size, advice)
+
+
+_RANDOM, _WILLNEED = getattr(mmap, "MADV_RANDOM", None), getattr(mmap, "MADV_WILLNEED", None)
+_AT_ONCE = 1024
+_PROCESS_MADVISE = 440
+"""The number of a system call of Linux, the same for all processors, that takes advice about many parts at once."""
+
+
+@functools.lru_cache(maxsize=1)
+def _itself(process: int) -> int | None:
+    """A descriptor of this process, where there is such a thing; one that was forked has another number."""
+    return os.pidfd_open(process) if sys.platform == "linux" else None
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    found = ctypes.CDLL(None)
+    found.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    found.syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint]
+    return found

@@ -1,0 +1,55 @@
+"""What this process has found right in files that never change, so that it does not look again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from forebay.store.blocks import Blocks, checksums_of
+
+
+class Verified:
+    """What is known of a file: which extents and which blocks are right, and where the columns of extents lie.
+
+    Parameters
+    ----------
+    identity : tuple of int
+        What is different when the file is another one, or was written to.
+    """
+
+    def __init__(self, identity: tuple[int, int]) -> None:
+        self.identity = identity
+        self.extents: set[int] = set()
+        self.layouts: dict[int, Blocks | None] = {}
+        self.blocks = np.empty(0, np.uint8)
+        self._sums: npt.NDArray[np.uint32] | None = None
+        self._looked = False
+
+    def sums_of(self, file: pa.Buffer) -> npt.NDArray[np.uint32] | None:
+        """The checksums of its blocks, if it has some."""
+        if not self._looked:
+            found = checksums_of(file)
+            if found is not None:
+                self._sums, self.blocks = found.copy(), np.zeros(len(found), np.uint8)
+            self._looked = True
+        return self._sums
+
+
+_known: OrderedDict[Path, Verified] = OrderedDict()
+_MOST = 1 << 14
+"""Files of which this process knows what is right: a store of unaligned windows reads them again and again."""
+
+
+def of(path: Path, identity: tuple[int, int]) -> Verified:
+    """What is known of a file; nothing of one that is another one, or was written to, since."""
+    known = _known.pop(path, None)
+    if known is None or known.identity != identity:
+        known = Verified(identity)
+    _known[path] = known
+    if len(_known) > _MOST:
+        _known.popitem(last=False)
+    return known

@@ -1,0 +1,161 @@
+"""A few rows of an extent are read without the rest of it, and whatever is read was checked."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.errors import CorruptState
+from forebay.store import blocks, paging, verified
+from forebay.store.blocks import BLOCK
+from forebay.store.segment import SegmentWriter
+from forebay.store.segment_reader import SegmentReader
+
+NAME = "000000000001-0123abcd-0000.arrow"
+ROWS = 3000
+NOON = datetime.datetime(2026, 3, 1, 12)
+
+
+def columns(seed=0):
+    """Every kind of column whose rows can be found alone, each with NULLs."""
+    chance = np.random.default_rng(seed)
+    some = [bool(each) for each in chance.random(ROWS) < 0.8]
+    numbers = [int(each) for each in chance.integers(0, 10**6, ROWS)]
+
+    def nullable(make, kind):
+        values = [make(number) if there else None for number, there in zip(numbers, some, strict=True)]
+        return pa.array(values, kind)
+
+    return {
+        "long": nullable(lambda n: n, pa.int64()),
+        "byte": nullable(lambda n: n % 100, pa.int8()),
+        "double": nullable(lambda n: n / 7, pa.float64()),
+        "bool": nullable(lambda n: n % 3 == 0, pa.bool_()),
+        "time": nullable(lambda n: NOON + datetime.timedelta(seconds=n), pa.timestamp("us")),
+        "price": nullable(lambda n: decimal.Decimal(n) / 100, pa.decimal128(18, 2)),
+        "code": nullable(lambda n: f"{n:08d}".encode(), pa.binary(8)),
+        "word": nullable(lambda n: "word" * (n % 40), pa.string()),
+        "bytes": nullable(lambda n: bytes(n % 500), pa.binary()),
+        "long word": nullable(lambda n: f"{n}" * (n % 30), pa.large_string()),
+        "nothing": pa.nulls(ROWS),
+        "all": pa.array(numbers),
+    }
+
+
+def written(directory, *batches):
+    writer = SegmentWriter(directory, NAME, batches[0].schema)
+    extents = [writer.append(number, batch) for number, batch in enumerate(batches)]
+    return writer.close(), extents
+
+
+def known(directory):
+    found = directory.joinpath(NAME).stat()
+    return verified.of(directory / NAME, (found.st_ino, found.st_mtime_ns))
+
+
+def test_some_rows_are_those_of_the_whole(tmp_path):
+    batches = [pa.record_batch(columns(seed)) for seed in range(3)]
+    segment, extents = written(tmp_path, *batches)
+    reader = SegmentReader(tmp_path, segment)
+    chance = np.random.default_rng(1)
+    for count in (0, 1, 5, 50, ROWS):
+        for extent, batch in zip(extents, batches, strict=True):
+            rows = chance.permutation(ROWS)[:count]
+            assert reader.take(extent, rows).equals(batch.take(pa.array(rows)))
+
+
+def test_of_a_few_rows_only_their_blocks_are_checked(tmp_path):
+    segment, (extent,) = written(tmp_path, pa.record_batch({"bytes": [bytes(1000)] * ROWS, "n": np.arange(ROWS)}))
+    reader = SegmentReader(tmp_path, segment)
+    assert reader.take(extent, np.array([7, 2000]))["n"].to_pylist() == [7, 2000]
+    assert 4 < known(tmp_path).blocks.sum() < 12
+    assert not known(tmp_path).extents - {0}, "the schema alone is checked as a whole"
+    reader.read(extent)
+    assert extent.offset in known(tmp_path).extents
+    assert known(tmp_path).blocks.sum() > extent.length // BLOCK - 2
+
+
+def test_most_rows_are_read_with_all_others(tmp_path):
+    segment, (extent,) = written(tmp_path, pa.record_batch({"bytes": [bytes(1000)] * ROWS}))
+    SegmentReader(tmp_path, segment).take(extent, np.arange(0, ROWS, 4))
+    assert extent.offset in known(tmp_path).extents
+
+
+def test_columns_in_columns_are_read_as_a_whole(tmp_path):
+    batch = pa.record_batch({"list": [[number, 1] for number in range(30_000)]})
+    segment, (extent,) = written(tmp_path, batch)
+    for _ in range(2):
+        assert SegmentReader(tmp_path, segment).take(extent, np.array([29_999])).to_pydict() == {"list": [[29_999, 1]]}
+    assert extent.offset in known(tmp_path).extents
+
+
+def test_damage_to_what_is_read_is_found(tmp_path):
+    batch = pa.record_batch({name: column for name, column in columns().items() if name in ("bool", "word", "bytes")})
+    segment, (extent,) = written(tmp_path, batch)
+    path, rows = tmp_path / NAME, np.array([5, 1500, 2999])
+    whole, expected = path.read_bytes(), batch.take(pa.array(rows))
+    found = missed = 0
+    for position in range(extent.offset, extent.offset + extent.length, 997):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        try:
+            assert SegmentReader(tmp_path, segment).take(extent, rows).equals(expected), "what was not found does not matter"
+            missed += 1
+        except CorruptState as error:
+            assert NAME in str(error)
+            found += 1
+    assert found > 3
+    assert missed > found
+
+
+@pytest.mark.parametrize("place", [-1, -6, -9, -400], ids=["mark", "checksum", "last", "another"])
+def test_without_right_checksums_of_blocks_an_extent_is_read_as_a_whole(tmp_path, place):
+    segment, (extent,) = written(tmp_path, pa.record_batch({"bytes": [bytes(1000)] * ROWS, "n": np.arange(ROWS)}))
+    damaged = bytearray((tmp_path / NAME).read_bytes())
+    damaged[place] ^= 1
+    (tmp_path / NAME).write_bytes(damaged)
+    reader = SegmentReader(tmp_path, segment)
+    assert reader.take(extent, np.array([7, 2000]))["n"].to_pylist() == [7, 2000]
+    assert extent.offset in known(tmp_path).extents
+
+
+def test_a_damaged_file_is_got_again(tmp_path):
+    batch = pa.record_batch({"bytes": [bytes(1000)] * ROWS, "n": np.arange(ROWS)})
+    segment, (extent,) = written(tmp_path, batch)
+    path = tmp_path / NAME
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[extent.offset + extent.length - 8] ^= 1
+    path.write_bytes(damaged)
+    reader = SegmentReader(tmp_path, segment, lambda: path.write_bytes(whole) and None)
+    assert reader.take(extent, np.array([ROWS - 1]))["n"].to_pylist() == [ROWS - 1]
+    assert path.read_bytes() == whole
+
+
+def test_extents_that_move_have_checksums_of_their_blocks(tmp_path):
+    batches = [pa.record_batch(columns(seed)) for seed in range(2)]
+    segment, extents = written(tmp_path, *batches)
+    reader = SegmentReader(tmp_path, segment)
+    writer = SegmentWriter(tmp_path, NAME.replace("0001-", "0002-"), reader.schema)
+    moved = reader.move(extents[1], writer)
+    segment = writer.close()
+    assert blocks.checksums_of(paging.mapped(tmp_path / segment.name)) is not None
+    assert SegmentReader(tmp_path, segment).take(moved, np.array([3, 4])).equals(batches[1].slice(3, 2))
+
+
+def test_small_segments_have_none(tmp_path):
+    segment, (extent,) = written(tmp_path, pa.record_batch({"n": np.arange(100)}))
+    assert (tmp_path / NAME).read_bytes().endswith(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+    assert SegmentReader(tmp_path, segment).take(extent, np.array([7]))["n"].to_pylist() == [7]
+
+
+def test_parts_are_read_ahead_where_the_system_call_is_missing(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 64)
+    monkeypatch.setattr(paging, "_PROCESS_MADVISE", -1)
+    file = paging.mapped(path)
+    paging.read_ahead(np.array([[file.address, 4096], [file.address + 8192, 4096]]))
+    assert file.to_pybytes() == path.read_bytes()
