@@ -45,15 +45,12 @@ class BlockChecksums:
     def take(self, data: bytes | memoryview | pa.Buffer) -> None:
         """Go on by more bytes."""
         view = memoryview(data)
-        begin = 0
-        while begin < len(view):
-            end = min(len(view), begin + BLOCK - self._filled)
-            self._open = crc32(view[begin:end], self._open)
-            self._filled += end - begin
-            begin = end
-            if self._filled == BLOCK:
-                self._sums.append(self._open)
-                self._open = self._filled = 0
+        begin = min(len(view), BLOCK - self._filled)
+        self._open, self._filled = crc32(view[:begin], self._open), self._filled + begin
+        if self._filled == BLOCK:
+            end = begin + (len(view) - begin) // BLOCK * BLOCK
+            self._sums += [self._open, *(crc32(view[at : at + BLOCK]) for at in range(begin, end, BLOCK))]
+            self._open, self._filled = crc32(view[end:]), len(view) - end
 
     def footer(self) -> bytes:
         """What follows all that was taken."""
@@ -166,7 +163,4 @@ def _found(seen, first, known, address):
 def are_right(file: pa.Buffer, sums: npt.NDArray[np.uint32], blocks: Blocks) -> bool:
     """Whether some blocks of a file have the checksums that they should have."""
     body = memoryview(file)[: file.size - sums.nbytes - 8]
-    return all(
-        crc32(body[block * BLOCK : (block + 1) * BLOCK]) == expected
-        for block, expected in zip(blocks.tolist(), sums[blocks].tolist(), strict=True)
-    )
+    return [crc32(body[block * BLOCK : (block + 1) * BLOCK]) for block in blocks.tolist()] == sums[blocks].tolist()
