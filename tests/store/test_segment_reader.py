@@ -9,7 +9,7 @@ import pytest
 
 from forebay.errors import CorruptState
 from forebay.store import blocks, paging, verified
-from forebay.store.blocks import BLOCK
+from forebay.store.block_kernels import BLOCK
 from forebay.store.segment import SegmentWriter
 from forebay.store.segment_reader import SegmentReader
 

@@ -11,10 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.compiling import compiled
-
-BLOCK = 4096
-"""Bytes of a block, as many as a page has; the last block of a file may have fewer."""
+from forebay.store.block_kernels import BITS, BLOCK, BYTES, FIXED
 
 LEAST = 16 * BLOCK
 """Segments that are smaller than this have no such checksums: they are read as a whole."""
@@ -65,20 +62,18 @@ def checksums_of(file: pa.Buffer) -> npt.NDArray[np.uint32] | None:
     if file.size < LEAST or file.slice(file.size - 4).to_pybytes() != _MARK:
         return None
     end = file.size - 8
-    sums = file.slice(end - _WORD.itemsize * -(-end // (BLOCK + _WORD.itemsize)), None)
-    sums = sums.slice(0, sums.size - 8)
+    size = _WORD.itemsize * -(-end // (BLOCK + _WORD.itemsize))
+    sums = file.slice(end - size, size)
     right = crc32(sums).to_bytes(4, "little") == file.slice(end, 4).to_pybytes()
     return np.frombuffer(sums, _WORD) if right else None
 
 
-# Layout: a row for each column of a record batch, with where in the file its parts lie: (kind, bytes of a value, validity,
-# values or offsets, bytes that offsets count); -1 for what is not there.
-
-_FIXED, _BITS, _BYTES = range(3)
-
-
 def layout_of(batch: pa.RecordBatch, file: pa.Buffer) -> Blocks | None:
-    """Where in a file the columns of a batch lie that was read from it; None if some have others in them."""
+    """Where in a file the columns of a batch lie that was read from it; None if some have others in them.
+
+    A row for each column: its kind, the bytes of a value or of an offset, and where what says which values are NULL begins,
+    where values or offsets begin, and where the bytes begin to which offsets lead; -1 for what is not there.
+    """
     rows = []
     for column in batch.columns:
         kind, buffers = column.type, column.buffers()
@@ -88,76 +83,16 @@ def layout_of(batch: pa.RecordBatch, file: pa.Buffer) -> Blocks | None:
         if -1 in others:
             return None
         if pa.types.is_boolean(kind):
-            rows.append((_BITS, 0, validity, *others, -1))
+            rows.append((BITS, 0, validity, *others, -1))
         elif pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
-            rows.append((_FIXED, kind.bit_width // 8, validity, *others, -1))
+            rows.append((FIXED, kind.bit_width // 8, validity, *others, -1))
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-            rows.append((_BYTES, 4, validity, *others))
+            rows.append((BYTES, 4, validity, *others))
         elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-            rows.append((_BYTES, 8, validity, *others))
+            rows.append((BYTES, 8, validity, *others))
         else:
             return None
     return np.array(rows, np.int64).reshape(len(rows), 5)
-
-
-@compiled
-def of_rows(layout, rows, first, last, known, address):
-    """The blocks, between two, that have some rows' values, or say where these lie.
-
-    Given are those that are not ``known`` to be right, in ascending order, and all of them as parts of memory: address and
-    size of each run of neighbours, where ``address`` is that of the file.
-    """
-    seen = np.zeros(last - first + 1, np.uint8)
-    for column in range(len(layout)):
-        kind, width, validity, values = layout[column, 0], layout[column, 1], layout[column, 2], layout[column, 3]
-        for row in rows:
-            if validity >= 0:
-                _mark(seen, first, validity + (row >> 3), 1)
-            if kind == _BITS:
-                _mark(seen, first, values + (row >> 3), 1)
-            else:
-                _mark(seen, first, values + row * width, 2 * width if kind == _BYTES else width)
-    return _found(seen, first, known, address)
-
-
-@compiled
-def of_values(layout, rows, first, last, known, address, data):
-    """The blocks, between two, that have the bytes to which some rows' offsets lead; as `of_rows` gives them."""
-    seen = np.zeros(last - first + 1, np.uint8)
-    for column in range(len(layout)):
-        if layout[column, 0] != _BYTES:
-            continue
-        width, offsets, values = layout[column, 1], layout[column, 3], layout[column, 4]
-        for row in rows:
-            begin, end = np.int64(0), np.int64(0)
-            for byte in range(width):
-                begin += np.int64(data[offsets + row * width + byte]) << 8 * byte
-                end += np.int64(data[offsets + (row + 1) * width + byte]) << 8 * byte
-            _mark(seen, first, values + begin, end - begin)
-    return _found(seen, first, known, address)
-
-
-@compiled
-def _mark(seen, first, begin, length):
-    for block in range(max(0, begin // BLOCK - first), min(len(seen), (begin + length - 1) // BLOCK + 1 - first)):
-        seen[block] = 1
-
-
-@compiled
-def _found(seen, first, known, address):
-    unknown, parts, count, runs = np.empty(len(seen), np.int64), np.empty((len(seen), 2), np.int64), 0, 0
-    for place in range(len(seen)):
-        if not seen[place]:
-            continue
-        if not known[first + place]:
-            unknown[count] = first + place
-            count += 1
-        if runs and parts[runs - 1, 0] + parts[runs - 1, 1] == address + (first + place) * BLOCK:
-            parts[runs - 1, 1] += BLOCK
-        else:
-            parts[runs, 0], parts[runs, 1] = address + (first + place) * BLOCK, BLOCK
-            runs += 1
-    return unknown[:count], parts[:runs]
 
 
 def are_right(file: pa.Buffer, sums: npt.NDArray[np.uint32], blocks: Blocks) -> bool:

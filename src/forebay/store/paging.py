@@ -31,7 +31,7 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def read_ahead(parts: Parts) -> None:
-    """Have parts of mapped files (a row for each: address and size) read from disk, side by side, before they are touched."""
+    """Have parts of mapped files (rows of address and size) read from disk, side by side, before they are touched."""
     advice = _WILLNEED
     if advice is None:
         return

@@ -12,8 +12,10 @@ import pyarrow as pa
 from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, StateDirectoryError
+from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
-from forebay.store.blocks import BLOCK, Blocks
+from forebay.store.block_kernels import BLOCK
+from forebay.store.blocks import Blocks
 from forebay.store.disk import reported
 from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
 
@@ -125,11 +127,11 @@ class SegmentReader:
         file, known = self._map, self._verified.blocks
         first, last = extent.offset // BLOCK, (extent.offset + extent.length - 1) // BLOCK
         most = (last - first) // 2
-        found, parts = blocks.of_rows(layout, rows, first, last, known, file.address)
+        found, parts = kernels.of_rows(layout, rows, first, last, known, file.address)
         if len(found) > most or not self._check_blocks(found, parts):
             return False
         data = np.frombuffer(file, np.uint8)
-        found, parts = blocks.of_values(layout, rows, first, last, known, file.address, data)
+        found, parts = kernels.of_values(layout, rows, first, last, known, file.address, data)
         return len(found) <= most and self._check_blocks(found, parts)
 
     def _layout(self, extent: Extent) -> Blocks | None:

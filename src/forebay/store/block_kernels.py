@@ -1,0 +1,76 @@
+"""What is compiled of reading a few rows of an extent: which blocks of the file they are on.
+
+The layout of an extent is that of `forebay.store.blocks.layout_of`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forebay.compiling import compiled
+
+BLOCK = 4096
+"""Bytes of a block, as many as a page has; the last block of a file may have fewer."""
+
+FIXED, BITS, BYTES = range(3)
+"""Kinds of columns: values of some bytes each, values of a bit each, and offsets of bytes."""
+
+
+@compiled
+def of_rows(layout, rows, first, last, known, address):
+    """The blocks, between two, that have some rows' values, or say where these lie.
+
+    Given are those that are not ``known`` to be right, in ascending order, and all of them as parts of memory: address and
+    size of each run of neighbours, where ``address`` is that of the file.
+    """
+    seen = np.zeros(last - first + 1, np.uint8)
+    for column in range(len(layout)):
+        kind, width, validity, values = layout[column, 0], layout[column, 1], layout[column, 2], layout[column, 3]
+        for row in rows:
+            if validity >= 0:
+                _mark(seen, first, validity + (row >> 3), 1)
+            if kind == BITS:
+                _mark(seen, first, values + (row >> 3), 1)
+            else:
+                _mark(seen, first, values + row * width, 2 * width if kind == BYTES else width)
+    return _found(seen, first, known, address)
+
+
+@compiled
+def of_values(layout, rows, first, last, known, address, data):
+    """The blocks, between two, that have the bytes to which some rows' offsets lead; as `of_rows` gives them."""
+    seen = np.zeros(last - first + 1, np.uint8)
+    for column in range(len(layout)):
+        if layout[column, 0] != BYTES:
+            continue
+        width, offsets, values = layout[column, 1], layout[column, 3], layout[column, 4]
+        for row in rows:
+            begin, end = np.int64(0), np.int64(0)
+            for byte in range(width):
+                begin += np.int64(data[offsets + row * width + byte]) << 8 * byte
+                end += np.int64(data[offsets + (row + 1) * width + byte]) << 8 * byte
+            _mark(seen, first, values + begin, end - begin)
+    return _found(seen, first, known, address)
+
+
+@compiled
+def _mark(seen, first, begin, length):
+    for block in range(max(0, begin // BLOCK - first), min(len(seen), (begin + length - 1) // BLOCK + 1 - first)):
+        seen[block] = 1
+
+
+@compiled
+def _found(seen, first, known, address):
+    unknown, parts, count, runs = np.empty(len(seen), np.int64), np.empty((len(seen), 2), np.int64), 0, 0
+    for place in range(len(seen)):
+        if not seen[place]:
+            continue
+        if not known[first + place]:
+            unknown[count] = first + place
+            count += 1
+        if runs and parts[runs - 1, 0] + parts[runs - 1, 1] == address + (first + place) * BLOCK:
+            parts[runs - 1, 1] += BLOCK
+        else:
+            parts[runs, 0], parts[runs, 1] = address + (first + place) * BLOCK, BLOCK
+            runs += 1
+    return unknown[:count], parts[:runs]
