@@ -1,7 +1,12 @@
 """A few rows of an extent are read without the rest of it, and whatever is read was checked."""
 
+import ctypes
 import datetime
 import decimal
+import os
+import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +16,7 @@ from forebay.errors import CorruptState
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.segment import SegmentWriter
-from forebay.store.segment_reader import SegmentReader
+from forebay.store.segment_reader import SegmentReader, side_by_side
 
 NAME = "000000000001-0123abcd-0000.arrow"
 ROWS = 3000
@@ -50,6 +55,11 @@ def written(directory, *batches):
     return writer.close(), extents
 
 
+def take(reader, extent, rows):
+    (batch,) = side_by_side([reader.take(extent, rows)])
+    return batch
+
+
 def known(directory):
     found = directory.joinpath(NAME).stat()
     return verified.of(directory / NAME, (found.st_ino, found.st_mtime_ns))
@@ -63,13 +73,21 @@ def test_some_rows_are_those_of_the_whole(tmp_path):
     for count in (0, 1, 5, 50, ROWS):
         for extent, batch in zip(extents, batches, strict=True):
             rows = chance.permutation(ROWS)[:count]
-            assert reader.take(extent, rows).equals(batch.take(pa.array(rows)))
+            assert take(reader, extent, rows).equals(batch.take(pa.array(rows)))
+
+
+def test_rows_of_several_extents_come_together(tmp_path):
+    batches = [pa.record_batch(columns(seed)) for seed in range(3)]
+    segment, extents = written(tmp_path, *batches)
+    reader, rows = SegmentReader(tmp_path, segment), [np.array([3, 700]), np.arange(ROWS), np.array([], np.int64)]
+    found = side_by_side(reader.take(extent, some) for extent, some in zip(extents, rows, strict=True))
+    assert found == [batch.take(pa.array(some)) for batch, some in zip(batches, rows, strict=True)]
 
 
 def test_of_a_few_rows_only_their_blocks_are_checked(tmp_path):
     segment, (extent,) = written(tmp_path, pa.record_batch({"bytes": [bytes(1000)] * ROWS, "n": np.arange(ROWS)}))
     reader = SegmentReader(tmp_path, segment)
-    assert reader.take(extent, np.array([7, 2000]))["n"].to_pylist() == [7, 2000]
+    assert take(reader, extent, np.array([7, 2000]))["n"].to_pylist() == [7, 2000]
     assert 4 < known(tmp_path).blocks.sum() < 12
     assert not known(tmp_path).extents - {0}, "the schema alone is checked as a whole"
     reader.read(extent)
@@ -79,7 +97,7 @@ def test_of_a_few_rows_only_their_blocks_are_checked(tmp_path):
 
 def test_most_rows_are_read_with_all_others(tmp_path):
     segment, (extent,) = written(tmp_path, pa.record_batch({"bytes": [bytes(1000)] * ROWS}))
-    SegmentReader(tmp_path, segment).take(extent, np.arange(0, ROWS, 4))
+    take(SegmentReader(tmp_path, segment), extent, np.arange(0, ROWS, 4))
     assert extent.offset in known(tmp_path).extents
 
 
@@ -87,7 +105,7 @@ def test_columns_in_columns_are_read_as_a_whole(tmp_path):
     batch = pa.record_batch({"list": [[number, 1] for number in range(30_000)]})
     segment, (extent,) = written(tmp_path, batch)
     for _ in range(2):
-        assert SegmentReader(tmp_path, segment).take(extent, np.array([29_999])).to_pydict() == {"list": [[29_999, 1]]}
+        assert take(SegmentReader(tmp_path, segment), extent, np.array([29_999])).to_pydict() == {"list": [[29_999, 1]]}
     assert extent.offset in known(tmp_path).extents
 
 
@@ -102,7 +120,7 @@ def test_damage_to_what_is_read_is_found(tmp_path):
         damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
         try:
-            assert SegmentReader(tmp_path, segment).take(extent, rows).equals(expected), "what was not found does not matter"
+            assert take(SegmentReader(tmp_path, segment), extent, rows).equals(expected), "what was not found does not matter"
             missed += 1
         except CorruptState as error:
             assert NAME in str(error)
@@ -118,7 +136,7 @@ def test_without_right_checksums_of_blocks_an_extent_is_read_as_a_whole(tmp_path
     damaged[place] ^= 1
     (tmp_path / NAME).write_bytes(damaged)
     reader = SegmentReader(tmp_path, segment)
-    assert reader.take(extent, np.array([7, 2000]))["n"].to_pylist() == [7, 2000]
+    assert take(reader, extent, np.array([7, 2000]))["n"].to_pylist() == [7, 2000]
     assert extent.offset in known(tmp_path).extents
 
 
@@ -131,7 +149,9 @@ def test_a_damaged_file_is_got_again(tmp_path):
     damaged[extent.offset + extent.length - 8] ^= 1
     path.write_bytes(damaged)
     reader = SegmentReader(tmp_path, segment, lambda: path.write_bytes(whole) and None)
-    assert reader.take(extent, np.array([ROWS - 1]))["n"].to_pylist() == [ROWS - 1]
+    rows = [np.array([7]), np.array([ROWS - 1]), np.array([8])]
+    found = side_by_side(reader.take(extent, some) for some in rows)
+    assert [batch["n"].to_pylist() for batch in found] == [[7], [ROWS - 1], [8]]
     assert path.read_bytes() == whole
 
 
@@ -143,19 +163,43 @@ def test_extents_that_move_have_checksums_of_their_blocks(tmp_path):
     moved = reader.move(extents[1], writer)
     segment = writer.close()
     assert blocks.checksums_of(paging.mapped(tmp_path / segment.name)) is not None
-    assert SegmentReader(tmp_path, segment).take(moved, np.array([3, 4])).equals(batches[1].slice(3, 2))
+    assert take(SegmentReader(tmp_path, segment), moved, np.array([3, 4])).equals(batches[1].slice(3, 2))
 
 
 def test_small_segments_have_none(tmp_path):
     segment, (extent,) = written(tmp_path, pa.record_batch({"n": np.arange(100)}))
     assert (tmp_path / NAME).read_bytes().endswith(b"\xff\xff\xff\xff\x00\x00\x00\x00")
-    assert SegmentReader(tmp_path, segment).take(extent, np.array([7]))["n"].to_pylist() == [7]
+    assert take(SegmentReader(tmp_path, segment), extent, np.array([7]))["n"].to_pylist() == [7]
 
 
-def test_parts_are_read_ahead_where_the_system_call_is_missing(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    path.write_bytes(bytes(range(256)) * 64)
-    monkeypatch.setattr(paging, "_PROCESS_MADVISE", -1)
+@pytest.fixture
+def on_disk():
+    """A directory on a disk: temporary files may be in memory."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("call", [paging._PROCESS_MADVISE, -1], ids=["with the system call", "without"])
+def test_parts_are_read_ahead(on_disk, monkeypatch, call):
+    monkeypatch.setattr(paging, "_PROCESS_MADVISE", call)
+    path = on_disk / "file"
+    path.write_bytes(bytes(64 * BLOCK))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
     file = paging.mapped(path)
-    paging.read_ahead(np.array([[file.address, 4096], [file.address + 8192, 4096]]))
-    assert file.to_pybytes() == path.read_bytes()
+    if resident(file):
+        pytest.skip("what has /var/tmp keeps it in memory")
+    paging.read_ahead(np.array([[file.address + 100, 10], [file.address + 8 * BLOCK + 5, 2 * BLOCK]]))
+    deadline = time.monotonic() + 20
+    while len(resident(file)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert resident(file) == {0, 8, 9, 10}
+
+
+def resident(file):
+    """Which pages of a mapped file are in memory."""
+    pages = (ctypes.c_ubyte * -(-file.size // BLOCK))()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(file.address), ctypes.c_size_t(file.size), pages) == 0
+    return {number for number, page in enumerate(pages) if page & 1}

@@ -107,7 +107,7 @@ def test_a_read_looks_at_the_extents_that_have_its_windows_alone(tmp_path, monke
     version = store.commit()
     store, looked = UnalignedStore(tmp_path, version, options), []
     extents = store._extents
-    monkeypatch.setattr(extents, "take", lambda number, rows, take=extents.take: looked.append(number) or take(number, rows))
+    monkeypatch.setattr(extents, "take", lambda wanted, take=extents.take: looked.extend(wanted) or take(wanted))
     slots = np.concatenate([store.index.find(key, key) for key in (7, 8, 21_500)])
     assert sorted(store.get(slots)["value"].to_list()) == [7, 8, 21_500]
     assert len(looked) == 2 < len(extents.numbers) / 10

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
-from forebay.store import filenames
+from forebay.store import filenames, paging
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
 from forebay.store.collection import collectable
@@ -32,7 +32,7 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.segment import Extent, SegmentWriter
-from forebay.store.segment_reader import SegmentReader
+from forebay.store.segment_reader import SegmentReader, Steps, side_by_side
 
 Combine = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 
@@ -91,8 +91,17 @@ class Groups(ABC):
         """The rows of a group, extent by extent, in order of arrival."""
         yield from self._whole._read(self._extents.get(group, []))
 
-    def take(self, group: int, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """Some rows of a group that has one extent; if they are few, only what they are on is read."""
+    def read_ahead(self, groups: Iterable[int]) -> None:
+        """Have the rows of groups read from disk side by side, which are all about to be read."""
+        parts = [self._whole._reader_of(extent).part(extent) for extent in self.extents_of(groups)]
+        if parts:
+            paging.read_ahead(np.array(parts))
+
+    def take(self, wanted: Iterable[tuple[int, npt.NDArray[np.int64]]]) -> list[pa.RecordBatch]:
+        """Some rows of each of some groups that have one extent; where they are few, only what they are on is read."""
+        return side_by_side(self._take(group, rows) for group, rows in wanted)
+
+    def _take(self, group: int, rows: npt.NDArray[np.int64]) -> Steps:
         (extent,) = self._extents[group]
         return self._whole._reader_of(extent).take(extent, rows)
 

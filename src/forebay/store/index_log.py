@@ -32,6 +32,7 @@ def groups_of(log: Groups, kind: int) -> list[int]:
 
 def read(log: Groups) -> KeyIndex:
     """The index as a log has it."""
+    log.read_ahead([*groups_of(log, PICTURE), *groups_of(log, CHANGES)])
     picture = next((batch for group in groups_of(log, PICTURE) for batch in log.read(group)), None)
     return KeyIndex.restored(_batches(log, groups_of(log, CHANGES)), picture)
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -36,6 +37,8 @@ def read_ahead(parts: Parts) -> None:
     if advice is None:
         return
     process = _itself(os.getpid())
+    within = parts[:, 0] % mmap.PAGESIZE
+    parts = np.stack([parts[:, 0] - within, parts[:, 1] + within], axis=1)  # advice is of whole pages, or it is refused
     for first in range(0, len(parts), _AT_ONCE):
         some = parts[first : first + _AT_ONCE]
         if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), advice, 0) < 0:

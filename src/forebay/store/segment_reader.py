@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,12 @@ from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.blocks import Blocks
 from forebay.store.disk import reported
+from forebay.store.paging import Parts
 from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
+
+
+Steps = Generator[Parts, None, pa.RecordBatch]
+"""Reads rows, and gives on the way what parts of memory are to be read from disk before it goes on."""
 
 
 class SegmentReader:
@@ -40,16 +45,22 @@ class SegmentReader:
         self._map = self._mapped()
         self.schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
 
+    def part(self, extent: Extent) -> tuple[int, int]:
+        """Where in memory an extent is: address and size."""
+        return self._map.address + extent.offset, extent.length
+
     def read(self, extent: Extent) -> pa.RecordBatch:
         """The rows of an extent, backed by the map."""
         return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema)
 
-    def take(self, extent: Extent, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """Some rows of an extent, by their numbers. If they are few, only what they are on is read from disk."""
-        if not self._check_rows(extent, rows):
-            return self.read(extent).take(pa.array(rows))
-        data = self._map.slice(extent.offset, extent.length)
-        return pa.ipc.read_record_batch(data, self.schema).take(pa.array(rows))
+    def take(self, extent: Extent, rows: npt.NDArray[np.int64]) -> Steps:
+        """Some rows of an extent, by their numbers, for `side_by_side`. If they are few, only what they are on is read."""
+        if (yield from self._check_rows(extent, rows)):
+            batch = pa.ipc.read_record_batch(self._map.slice(extent.offset, extent.length), self.schema)
+        else:
+            yield np.array([self.part(extent)])
+            batch = self.read(extent)
+        return batch.take(pa.array(rows))
 
     def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
         """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
@@ -111,47 +122,60 @@ class SegmentReader:
             self._verified.blocks[offset // BLOCK + 1 : (offset + length) // BLOCK] = 1
         return data
 
-    def _check_rows(self, extent: Extent, rows: npt.NDArray[np.int64]) -> bool:
-        """Read and check the blocks that some rows of an extent are on; False if all of it is to be read and checked.
+    def _check_rows(self, extent: Extent, rows: npt.NDArray[np.int64]) -> Generator[Parts, None, bool]:
+        """Check the blocks that some rows of an extent are on; False if all of it is to be read and checked.
 
         That is so if most of its blocks are to be checked, if there are no checksums of blocks, or if one of them is wrong.
         """
-        if self._verified.sums_of(self._map) is None:
+        file, verified = self._map, self._verified
+        if verified.sums_of(file) is None:
             return False
-        layouts = self._verified.layouts
-        if extent.offset not in layouts:
-            layouts[extent.offset] = self._layout(extent)
-        layout = layouts[extent.offset]
+        if extent.offset not in verified.layouts:
+            verified.layouts[extent.offset] = yield from self._layout(extent)
+        layout, known = verified.layouts[extent.offset], verified.blocks
         if layout is None:
             return False
-        file, known = self._map, self._verified.blocks
         first, last = extent.offset // BLOCK, (extent.offset + extent.length - 1) // BLOCK
-        most = (last - first) // 2
         found, parts = kernels.of_rows(layout, rows, first, last, known, file.address)
-        if len(found) > most or not self._check_blocks(found, parts):
+        if len(found) > (last - first) // 2:
+            return False
+        yield parts
+        if not verified.check(file, found):
             return False
         data = np.frombuffer(file, np.uint8)
         found, parts = kernels.of_values(layout, rows, first, last, known, file.address, data)
-        return len(found) <= most and self._check_blocks(found, parts)
+        if len(found) > (last - first) // 2:
+            return False
+        yield parts
+        return verified.check(file, found) and self._map is file  # it may have been got again meanwhile
 
-    def _layout(self, extent: Extent) -> Blocks | None:
+    def _layout(self, extent: Extent) -> Generator[Parts, None, Blocks | None]:
         """Where the columns of an extent lie, which its first blocks say."""
-        first = extent.offset // BLOCK
-        if not self._check_blocks(np.arange(first, (extent.offset + 7) // BLOCK + 1)):
+        file, begin, first = self._map, extent.offset, extent.offset // BLOCK
+        yield np.array([[file.address + begin, min(BLOCK, extent.length)]])
+        if not self._verified.check(file, np.arange(first, (begin + 7) // BLOCK + 1)):
             return None
-        about = int.from_bytes(self._map.slice(extent.offset + 4, 4).to_pybytes(), "little")
-        if not self._check_blocks(np.arange(first, (extent.offset + 7 + about) // BLOCK + 1)):
+        about = int.from_bytes(file.slice(begin + 4, 4).to_pybytes(), "little")
+        if not self._verified.check(file, np.arange(first, (begin + 7 + about) // BLOCK + 1)):
             return None
-        data = self._map.slice(extent.offset, extent.length)
-        return blocks.layout_of(pa.ipc.read_record_batch(data, self.schema), self._map)
+        return blocks.layout_of(pa.ipc.read_record_batch(file.slice(begin, extent.length), self.schema), file)
 
-    def _check_blocks(self, wanted: Blocks, parts: Blocks | None = None) -> bool:
-        """Have parts of the file read, and compare the checksums of blocks; whether they are right."""
-        if parts is not None:
-            paging.read_ahead(parts)
-        if len(wanted):
-            sums = self._verified.sums_of(self._map)
-            if sums is None or not blocks.are_right(self._map, sums, wanted):
-                return False
-            self._verified.blocks[wanted] = 1
-        return True
+
+def side_by_side(reads: Iterable[Steps]) -> list[pa.RecordBatch]:
+    """What some reads give. What each of them is about to touch is read from disk together with that of the others.
+
+    A disk that is asked for one page after the other takes as many times as long as it can read side by side.
+    """
+    running = dict(enumerate(reads))
+    found: dict[int, pa.RecordBatch] = {}
+    while running:
+        parts = []
+        for place, steps in list(running.items()):
+            try:
+                parts.append(next(steps))
+            except StopIteration as end:
+                found[place] = end.value
+                del running[place]
+        if parts:
+            paging.read_ahead(np.concatenate(parts))
+    return [found[place] for place in sorted(found)]

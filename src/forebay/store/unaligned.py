@@ -31,7 +31,7 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import by_trigger_time
-from forebay.store.row_buffer import RowBuffer
+from forebay.store.row_buffer import RowBuffer, Rows
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.store.window_extents import WindowExtents
 from forebay.windows import ENDLESS
@@ -290,14 +290,19 @@ class UnalignedStore:
         """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
         self._counts.index_scans += 1
         nearby = self._nearest(requested)
-        wanted: list[tuple[pa.RecordBatch, Slots]] = []
-        ahead: list[tuple[pa.RecordBatch, Slots]] = []
         self._load()
+        rows_of: list[tuple[int, Rows]] = []
+        owners: list[tuple[Slots, bool]] = []
         for number, rows, roots in self._extents.find(self.index, np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
-            for found, mask in ((wanted, ~unasked), (ahead, unasked)):
+            for mask, is_ahead in ((~unasked, False), (unasked, True)):
                 if mask.any():
-                    found.append((self._extents.take(number, rows[mask]), roots[mask]))
+                    rows_of.append((number, rows[mask]))
+                    owners.append((roots[mask], is_ahead))
+        wanted: list[tuple[pa.RecordBatch, Slots]] = []
+        ahead: list[tuple[pa.RecordBatch, Slots]] = []
+        for batch, (roots, is_ahead) in zip(self._extents.take(rows_of), owners, strict=True):
+            (ahead if is_ahead else wanted).append((batch, roots))
         if ahead:
             batch = pa.concat_batches([part for part, _ in ahead])
             self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.store.blocks import Blocks, checksums_of
+from forebay.store.blocks import Blocks, are_right, checksums_of
 
 
 class Verified:
@@ -37,6 +37,16 @@ class Verified:
                 self._sums, self.blocks = found.copy(), np.zeros(len(found), np.uint8)
             self._looked = True
         return self._sums
+
+    def check(self, file: pa.Buffer, wanted: Blocks) -> bool:
+        """Whether some blocks are right; those of which that is known are not compared again."""
+        wanted = wanted[self.blocks[wanted] == 0]
+        if len(wanted):
+            sums = self.sums_of(file)
+            if sums is None or not are_right(file, sums, wanted):
+                return False
+            self.blocks[wanted] = 1
+        return True
 
 
 _known: OrderedDict[Path, Verified] = OrderedDict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -87,7 +87,9 @@ class WindowExtents:
     def load(self, index: KeyIndex) -> Addresses:
         """Where the rows of windows lie; read from disk when it is first needed."""
         if self._addresses is None or self._addresses.crowded:
-            found = Addresses(index, self._log.rows_of(_PIECES | number for number in self.numbers))
+            pieces = [_PIECES | number for number in self.numbers]
+            self._log.read_ahead(pieces)
+            found = Addresses(index, self._log.rows_of(pieces))
             for number in self.numbers:
                 found.add(number, self._pieces_of(number))
             self._addresses = found  # only when it has all of them
@@ -97,10 +99,10 @@ class WindowExtents:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
         yield from self.load(index).find(slots)
 
-    def take(self, number: int, rows: Rows) -> pa.RecordBatch:
-        """Some rows of an extent."""
-        batch = self._log.take(number, rows)
-        return self._form.of(batch) if self._form else batch
+    def take(self, wanted: Sequence[tuple[int, Rows]]) -> list[pa.RecordBatch]:
+        """Some rows of each of some extents."""
+        batches = self._log.take(wanted)
+        return [self._form.of(batch) for batch in batches] if self._form else batches
 
     def of(self, index: KeyIndex, slot: int) -> list[pa.RecordBatch]:
         """The rows of one window that has absorbed none, in order of arrival."""
@@ -110,7 +112,7 @@ class WindowExtents:
         """The rows of all open windows."""
         for number in self.numbers:
             rows, _ = self._pieces_of(number).live(index.columns)
-            yield self.take(number, rows)
+            yield from self.take([(number, rows)])
 
     def read(self, number: int) -> pa.RecordBatch:
         """An extent, dead rows included."""
@@ -197,7 +199,8 @@ class WindowExtents:
         for number in numbers:
             rows, slots = self._pieces_of(number).live(index.columns)
             if len(rows):
-                parts.append((self.take(number, rows), slots))
+                (batch,) = self.take([(number, rows)])
+                parts.append((batch, slots))
         for number in numbers:
             self._log.drop([number, _PIECES | number])
             self.numbers.remove(number)
