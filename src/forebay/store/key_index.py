@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.errors import CorruptState
 from forebay.store import index_kernels as kernels
 from forebay.store import step_kernels
 from forebay.store.index_kernels import (
@@ -300,9 +301,9 @@ class KeyIndex:
     @classmethod
     def restored(cls, changes: Iterable[pa.RecordBatch], picture: pa.RecordBatch | None = None) -> KeyIndex:
         """The index after changes, oldest first, to nothing or to a picture."""
-        index = cls()
+        index, changes = cls(), list(changes)
         if picture is not None:
-            index._become(picture)
+            index._become(picture, max((_top(change) for change in changes), default=0))
         index.replace(changes)
         return index
 
@@ -316,20 +317,27 @@ class KeyIndex:
 
     # private --------------------------------------------------------------------------------------------------------
 
-    def _become(self, picture: pa.RecordBatch) -> None:
+    def _become(self, picture: pa.RecordBatch, least: int) -> None:
+        """Be what a picture has, with room for so many slots at least."""
         rows = zip(*(picture[name].to_pylist() for name in ("part", "bytes")), picture["data"], strict=True)
-        parts = {name: np.frombuffer(_CODEC.decompress(data.as_buffer(), size), np.uint8) for name, size, data in rows}
-        self._hold(parts["records"].view(WINDOW))
-        self._directory, self._scalars = parts["directory"].view(np.int64), parts["scalars"].view(np.int64)
-        self._earliest = parts["earliest"].view(np.int64).reshape(2, -1)
+        parts = {name: (data.as_buffer(), size) for name, size, data in rows}
+        data, size = parts["records"]
+        had = size // WINDOW.itemsize
+        self._allocate(max(had, least))
+        _inflate(data, self.records[:had].view(np.uint8))
+        numbers = {name: np.empty(parts[name][1] // 8, np.int64) for name in ("directory", "scalars", "earliest")}
+        for name, array in numbers.items():
+            _inflate(parts[name][0], array.view(np.uint8))
+        self._directory, self._scalars = numbers["directory"], numbers["scalars"]
+        self._earliest = self._bounds(numbers["earliest"].reshape(2, -1))
         self._dirty, self._free = np.zeros(self.capacity, np.uint8), np.empty(self.capacity, np.int32)
-        self._free[: self._scalars[FREE]] = parts["free"].view(np.int32)
+        _inflate(parts["free"][0], self._free[: self._scalars[FREE]].view(np.uint8))
 
     def _replace(self, change: pa.RecordBatch) -> None:
         """Slots get the content that a batch of `changes` has for them."""
         columns = {name: change[name].to_numpy() for name in change.schema.names}
         slots = columns["slot"]
-        top = int(slots.max()) + 1
+        top = _top(change)
         if top > self.capacity:
             self._resize(top + top // 4)
         self._widen(len(slots))
@@ -393,6 +401,12 @@ class KeyIndex:
         begin = -memory.ctypes.data % WINDOW.itemsize
         self._hold(memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW))
 
+    def _bounds(self, known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The bounds of all blocks of slots, of which some are known."""
+        bounds = np.full((2, (self.capacity >> BLOCK) + 1), EARLIEST, np.int64)
+        bounds[:, : known.shape[1]] = known[:, : bounds.shape[1]]
+        return bounds
+
     def _hold(self, records: npt.NDArray[Any]) -> None:
         self.records = records
         self.columns: Columns = records.view(np.recarray)
@@ -403,10 +417,24 @@ class KeyIndex:
         self.columns[:used] = before[:used]
         free, self._free = self._free, np.empty(capacity, np.int32)
         self._free[: self._scalars[FREE]] = free[: self._scalars[FREE]]
-        earliest, self._earliest = self._earliest, np.full((2, (capacity >> BLOCK) + 1), EARLIEST, np.int64)
-        self._earliest[:, : earliest.shape[1]] = earliest
+        self._earliest = self._bounds(self._earliest)
         dirty, self._dirty = self._dirty, np.zeros(capacity, np.uint8)
         self._dirty[:used] = dirty[:used]
+
+
+def _top(change: pa.RecordBatch) -> int:
+    """The number after that of the last slot in a batch of `changes`."""
+    return int(change["slot"].to_numpy().max()) + 1
+
+
+def _inflate(data: pa.Buffer, into: npt.NDArray[np.uint8]) -> None:
+    """Decompress to where it is to be: memory that is touched for the first time is what it takes longest for."""
+    read = pa.CompressedInputStream(pa.BufferReader(data), "zstd").readinto(into) if len(into) else 0
+    if read != len(into):
+        raise CorruptState(
+            f"a picture of the key index has {read} bytes of a part that should have {len(into)}. "
+            "Restore the checkpoint together with its state directory from a copy."
+        )
 
 
 def _batch(columns: dict[str, npt.NDArray[Any]]) -> pa.RecordBatch:

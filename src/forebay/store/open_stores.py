@@ -17,6 +17,7 @@ from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.manifest import Manifest
+from forebay.store.memory import for_kept_stores
 from forebay.store.options import Options
 from forebay.store.unaligned import Merge, UnalignedStore
 
@@ -97,9 +98,17 @@ def keep(store: Kept) -> None:
     store.rest()
     store.use(LOCAL)
     _open[store.directory], _sizes[store.directory] = store, store.memory_bytes
-    while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > store.options.memory_bytes):
+    while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > _bound(store.options)):
         directory, _ = _open.popitem(last=False)
         del _sizes[directory]
+
+
+def _bound(options: Options) -> int:
+    """Bytes of memory that all kept stores may have.
+
+    It is not `memory_bytes`: a store whose key index has to be read again costs a micro-batch as much as it has windows.
+    """
+    return options.kept_bytes or max(options.memory_bytes, for_kept_stores())
 
 
 def forget(directory: Path) -> None:

@@ -15,6 +15,9 @@ class Options:
         What buffered writes, prefetched rows, or one loaded partition of a window may take.
     retain_versions : int
         How many of the newest versions stay readable; at least 2, the committed one and the one being written.
+    kept_bytes : int
+        What the stores of unaligned windows may take that a process keeps from one micro-batch to the next; with 0 that
+        follows from the memory that there is, and is ``memory_bytes`` at least.
     write_buffer_bytes : int
         Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given.
     read_batch_ratio : float
@@ -34,6 +37,7 @@ class Options:
     write_buffer_bytes: int = 0
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
+    kept_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 1 << 20:

@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 

@@ -20,7 +20,6 @@ from forebay.store.disk import reported
 from forebay.store.paging import Parts
 from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
 
-
 Steps = Generator[Parts, None, pa.RecordBatch]
 """Reads rows, and gives on the way what parts of memory are to be read from disk before it goes on."""
 

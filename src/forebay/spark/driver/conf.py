@@ -68,6 +68,8 @@ class Conf:
         ``spark.forebay.handover``: whether partitions are handed over by themselves (``auto``) or only by `fb.handover`.
     write_buffer_mb : int or None
         ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
+    kept_mb : int or None
+        ``spark.forebay.keptMB``: what one Python worker keeps of stores between micro-batches; by the memory unless set.
     read_batch_ratio : float
         ``spark.forebay.readBatchRatio``: the share of open windows that is read ahead of time.
     max_space_amplification : float
@@ -89,6 +91,7 @@ class Conf:
     agent_port: int = 0
     handover: str = "auto"
     write_buffer_mb: int | None = None
+    kept_mb: int | None = None
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
     prometheus_port: int | None = None
@@ -128,6 +131,7 @@ class Conf:
             agent_port=read(_integer, "agentPort", cls.agent_port, 0),
             handover=read(_choice, "handover", "auto", "manual"),
             write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,
+            kept_mb=read(_integer, "keptMB", 0, 0) or None,
             read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
             max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),
             prometheus_port=read(_integer, "prometheusPort", 0, 0) or None,
@@ -149,6 +153,7 @@ class Conf:
                 memory_bytes=self.memory_mb << 20,
                 retain_versions=self.retain_batches,
                 write_buffer_bytes=(self.write_buffer_mb or 0) << 20,
+                kept_bytes=(self.kept_mb or 0) << 20,
                 read_batch_ratio=self.read_batch_ratio,
                 max_space_amplification=self.max_space_amplification,
             )

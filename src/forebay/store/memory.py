@@ -1,0 +1,43 @@
+"""How much memory the stores of a process may take that are kept from one micro-batch to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import resource
+from pathlib import Path
+
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+@functools.cache
+def for_kept_stores() -> int:
+    """A quarter of the memory that there is, shared by as many processes as there are cores.
+
+    What there is may be bounded by a container, or for the process (``spark.executor.pyspark.memory``).
+
+    Examples
+    --------
+    >>> 0 < for_kept_stores() < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    True
+    """
+    there_is = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    bounds = [_first_number(_GROUPS / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    of_all = int(min(there_is, *bounds)) // 4 // _cores()
+    of_process, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return of_all if of_process == resource.RLIM_INFINITY else min(of_all, of_process // 4)
+
+
+def _cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _first_number(_GROUPS / "cpu.max") / 100_000
+    return max(1, min(cores, math.ceil(quota)) if quota < math.inf else cores)
+
+
+def _first_number(path: Path) -> float:
+    """The number that a file of a control group begins with; infinity if there is none."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return float(path.read_text().split()[0])  # "max" where there is no bound
+    return math.inf
