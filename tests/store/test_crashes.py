@@ -14,7 +14,7 @@ import pytest
 from faults import ANYTHING, EVERYTHING, NOTHING, Crash, Disk
 
 from forebay.errors import CorruptState, VersionNotFound
-from forebay.store import extent_log, index_log, window_extents
+from forebay.store import extent_groups, extent_log, index_log, segments, window_extents
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive
 from forebay.store.disk import LOCAL, Together
@@ -31,10 +31,13 @@ ROWS = 60
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
-    for module in (extent_log, window_extents):
-        monkeypatch.setattr(module, "SEGMENT_BYTES", 3000)
-        monkeypatch.setattr(module, "MAX_EXTENTS", 3)
-        monkeypatch.setattr(module, "LEAST_COMPACTED", 500)
+    for name, value, module in (
+        ("SEGMENT_BYTES", 3000, segments),
+        ("MAX_EXTENTS", 3, extent_groups),
+        ("LEAST_COMPACTED", 500, extent_log),
+    ):
+        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(window_extents, name, value)
     monkeypatch.setattr(index_log, "_LEAST_CHANGES", 100)
     monkeypatch.setattr(extent_log, "_COLLECTED_EVERY", 1)
 

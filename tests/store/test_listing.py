@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError, VersionNotFound
-from forebay.store import extent_log, index_log, window_extents
+from forebay.store import extent_log, index_log, segments, window_extents
 from forebay.store.filenames import Version
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
@@ -111,9 +111,9 @@ def kind(request):
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch):
     """Extents, segments and compaction at sizes that tests reach."""
-    for module in (extent_log, window_extents):
-        monkeypatch.setattr(module, "SEGMENT_BYTES", 1500)
-        monkeypatch.setattr(module, "LEAST_COMPACTED", 0)
+    for name, value, module in (("SEGMENT_BYTES", 1500, segments), ("LEAST_COMPACTED", 0, extent_log)):
+        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(window_extents, name, value)
     monkeypatch.setattr(index_log, "_LEAST_CHANGES", 100)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import InvalidArgument
-from forebay.store import extent_log, window_extents
+from forebay.store import extent_groups, extent_log, segments, window_extents
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
 from forebay.store.predictors import session
@@ -121,10 +121,10 @@ def test_a_batch_is_read_by_one_scan(kind, tmp_path):
 
 @pytest.mark.parametrize("large_files", [False, True])
 def test_values_that_came_at_different_times_are_read_in_their_order(large_files, tmp_path, monkeypatch):
-    for module in () if large_files else (extent_log, window_extents):
-        monkeypatch.setattr(module, "SEGMENT_BYTES", 1500)
-        monkeypatch.setattr(module, "LEAST_COMPACTED", 0)
-        monkeypatch.setattr(module, "MAX_EXTENTS", 2)
+    small = ("SEGMENT_BYTES", 1500, segments), ("LEAST_COMPACTED", 0, extent_log), ("MAX_EXTENTS", 2, extent_groups)
+    for name, value, module in () if large_files else small:
+        monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(window_extents, name, value)
     table, store = opened(ValueLists, tmp_path)
     named, others = ("ann", (0, 10)), [(f"user {number}", (0, 10)) for number in range(300)]
     for number in range(40):

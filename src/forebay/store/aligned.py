@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_log import SEGMENT_BYTES, Combine, ExtentLog, LogPart
+from forebay.store.extent_groups import Combine
+from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
+from forebay.store.segments import SEGMENT_BYTES
 from forebay.windows import Times
 
 SLICE = "slice"

@@ -1,130 +1,37 @@
 """The durable part that all stores share: rows by group in segments, versions by manifest.
 
 An `ExtentLog` is opened at a version and is that version plus what has been appended since. `commit` makes the next
-version: segments first, then the manifest that names them. Whatever no manifest names does not exist. What a group is, is
-the business of the store above: a slice of time for the aligned stores, a part of its files for the unaligned one.
+version: segments first, then the manifest that names them. Whatever no manifest names does not exist.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
-from forebay.store import filenames, paging
+from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
 from forebay.store.collection import collectable
 from forebay.store.disk import LOCAL, Disk
+from forebay.store.extent_groups import Groups
 from forebay.store.filenames import Version
 from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.segment import Extent, SegmentWriter
-from forebay.store.segment_reader import SegmentReader, Steps, side_by_side
-
-Combine = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
-
-SEGMENT_BYTES = 4 << 20
-"""A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
-
-MAX_EXTENTS = 8
-"""A group with more extents than this has its youngest ones combined."""
+from forebay.store.segment import Extent
+from forebay.store.segments import Segments
 
 _COLLECTED_EVERY = 8
 """An archive is listed, and rid of what no kept version names, once in so many versions."""
 
 LEAST_COMPACTED = 1 << 20
 """Files that together are smaller than this (bytes) are never compacted."""
-
-
-class Groups(ABC):
-    """Rows by group: what a log and its parts have in common."""
-
-    _part = ""
-
-    def __init__(self, extents: dict[int, list[Extent]]) -> None:
-        self._extents = extents
-
-    @property
-    @abstractmethod
-    def _whole(self) -> ExtentLog:
-        """The log that has the files."""
-
-    @property
-    def groups(self) -> npt.NDArray[np.int64]:
-        """The groups that have rows, ascending."""
-        return np.array(sorted(self._extents), dtype=np.int64)
-
-    def bytes_of(self, groups: Iterable[int]) -> int:
-        """Size on disk of the rows of ``groups``."""
-        return sum(extent.length for extent in self.extents_of(groups))
-
-    def rows_of(self, groups: Iterable[int]) -> int:
-        """Number of rows in ``groups``."""
-        return sum(extent.rows for extent in self.extents_of(groups))
-
-    def extents_of(self, groups: Iterable[int]) -> list[Extent]:
-        """Where the rows of ``groups`` lie, by group and in order of arrival."""
-        return [extent for group in groups for extent in self._extents.get(group, ())]
-
-    def schemas_of(self, groups: Iterable[int]) -> list[pa.Schema]:
-        """The different columns that rows of some groups have, as forms of the query have written them."""
-        return self._whole._schemas(self.extents_of(groups))
-
-    def append(self, group: int, batch: pa.RecordBatch) -> None:
-        """Write rows of a group as a new extent."""
-        self._extents.setdefault(group, []).append(self._whole._write(group, batch, self._part))
-
-    def read(self, group: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a group, extent by extent, in order of arrival."""
-        yield from self._whole._read(self._extents.get(group, []))
-
-    def read_ahead(self, groups: Iterable[int]) -> None:
-        """Have the rows of groups read from disk side by side, which are all about to be read."""
-        parts = [self._whole._reader_of(extent).part(extent) for extent in self.extents_of(groups)]
-        if parts:
-            paging.read_ahead(np.array(parts))
-
-    def take(self, wanted: Iterable[tuple[int, npt.NDArray[np.int64]]]) -> list[pa.RecordBatch]:
-        """Some rows of each of some groups that have one extent; where they are few, only what they are on is read."""
-        return side_by_side(self._take(group, rows) for group, rows in wanted)
-
-    def _take(self, group: int, rows: npt.NDArray[np.int64]) -> Steps:
-        (extent,) = self._extents[group]
-        return self._whole._reader_of(extent).take(extent, rows)
-
-    def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
-        """Keep the number of extents of a group logarithmic in the number of times it was appended to.
-
-        From the youngest extent backwards, an extent joins as long as it is no larger than what has joined before it. So a
-        row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are,
-        and at most twice as much becomes one.
-        """
-        extents = self._extents.get(group, [])
-        if len(extents) <= MAX_EXTENTS:
-            return
-        first = joining([extent.length for extent in extents], combine_bytes)
-        if len(extents) - first > 1:
-            batch = combine(list(self._whole._read(extents[first:])))
-            del extents[first:]
-            self.append(group, batch)
-
-    def drop(self, groups: Iterable[int]) -> None:
-        """Forget groups; their files go when no kept version names them."""
-        for group in groups:
-            self._extents.pop(group, None)
 
 
 class ExtentLog(Groups):
@@ -154,28 +61,23 @@ class ExtentLog(Groups):
         self._archive, self._disk = archive, disk
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
         self.base = base = self._manifest(version) if version else Manifest(secret=new_secret())
-        self._segments = dict(base.segments)
-        super().__init__({})
+        fetch = self._fetch if archive else None
+        super().__init__({}, Segments(directory, disk, base.version, base.segments, fetch))
         self._parts: dict[str, dict[int, list[Extent]]] = {"": self._extents, **{name: {} for name in base.parts}}
         self._counters = dict(base.parts)
         for extent in base.extents:
             self._parts[extent.part].setdefault(extent.group, []).append(extent)
-        self._readers: dict[str, SegmentReader] = {}
-        self._writers: dict[pa.Schema, SegmentWriter] = {}
-        self._next = Version.after(base.version)
-        self._sequence = itertools.count()
-        self._failed = False
         self.zero_copy_bytes = self.uploaded_bytes = 0
         self.upload_seconds = 0.0
 
     def use(self, disk: Disk) -> None:
         """Work on another disk from now on: one on which the same directory is."""
-        self._disk = disk
+        self._disk = self._segments.disk = disk
 
     @property
     def next(self) -> Version:
         """The version that the next commit makes."""
-        return self._next
+        return self._segments.next
 
     @property
     def parts(self) -> list[str]:
@@ -192,39 +94,29 @@ class ExtentLog(Groups):
         del self._parts[name], self._counters[name]
 
     @property
-    def _whole(self) -> ExtentLog:
-        return self
-
-    @property
     def disk_bytes(self) -> int:
         """Size of the segments that have live extents."""
-        sizes = {name: segment.size for name, segment in self._segments.items()}
-        sizes |= {writer.name: writer.size for writer in self._writers.values()}
-        return sum(sizes[name] for name in {extent.segment for extent in self._live()})
+        return self._segments.bytes_of({extent.segment for extent in self._live()})
 
     def compact(self, max_space_amplification: float) -> bool:
         """Move the live extents of the emptiest segments, until the files are so few times as large as what is live.
 
         Extents move from file to file inside the kernel, with their checksums. Gives whether anything moved.
         """
-        self._seal()
+        self._segments.seal()
         by_segment: dict[str, list[Extent]] = {}
         for extent in self._live():
             by_segment.setdefault(extent.segment, []).append(extent)
         live = {name: sum(extent.length for extent in extents) for name, extents in by_segment.items()}
         allowed = max(LEAST_COMPACTED, max_space_amplification * sum(live.values()))
-        total = sum(self._segments[name].size for name in live)
+        sizes = {name: self._segments.known[name].size for name in live}
+        total = sum(sizes.values())
         moved: dict[Extent, Extent] = {}
-        for name in sorted(live, key=lambda name: live[name] / self._segments[name].size):
+        for name in sorted(live, key=lambda name: live[name] / sizes[name]):
             if total <= allowed:
                 break
-            reader = self._reader(name)
-            with self._whole_or_failed():
-                for extent in by_segment[name]:
-                    writer = self._writer(reader.schema)
-                    moved[extent] = reader.move(extent, writer)
-                    self._close_if_full(writer)
-            total -= self._segments[name].size - live[name]
+            moved |= self._segments.move(by_segment[name])
+            total -= sizes[name] - live[name]
             self.zero_copy_bytes += live[name]
         if moved:
             for groups in self._parts.values():
@@ -234,32 +126,30 @@ class ExtentLog(Groups):
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Make what the log holds now the next version, durable when this returns; the log goes on from there."""
-        self._seal()
+        segments = self._segments
+        segments.seal()
         live = {extent.segment for extent in self._live()}
         kept = self._kept()
         manifest = Manifest(
-            version=self._next,
+            version=segments.next,
             history=tuple(kept),
             stale=len({name for older in kept.values() for name in older.segments} - live),
             fired_until=fired_until,
             counters=counters,
             batch=batch,
             secret=self.base.secret,
-            segments={name: segment for name, segment in self._segments.items() if name in live},
+            segments={name: segment for name, segment in segments.known.items() if name in live},
             extents=tuple(self._live()),
             parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
         manifests.write(self._directory, manifest, self._disk)
         self._secure(manifest)
-        for name in self._segments.keys() - live - self.base.segments.keys():
+        for name in segments.known.keys() - live - self.base.segments.keys():
             self._disk.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
-        self._collect({self._next: manifest, **kept})
-        self.base = manifest
-        self._segments = dict(manifest.segments)
-        self._readers = {name: reader for name, reader in self._readers.items() if name in live}
-        version, self._next = self._next, Version.after(self._next)
-        self._sequence = itertools.count()
+        self._collect({segments.next: manifest, **kept})
+        self.base, version = manifest, segments.next
+        segments.go_on(version, manifest.segments)
         return version
 
     def snapshot(self, directory: Path) -> None:
@@ -268,7 +158,7 @@ class ExtentLog(Groups):
             raise VersionNotFound(f"{self._directory} has no version yet; commit one")
         self._disk.make_directory(directory)
         for name in self.base.segments:
-            self._reader(name)  # it is here from now on, if it was not
+            self._segments.reader(name)  # it is here from now on, if it was not
             self._disk.link(self._directory / name, directory / name)
         manifests.write(directory, replace(self.base, history=(), stale=0), self._disk)
 
@@ -280,80 +170,13 @@ class ExtentLog(Groups):
 
     def close(self) -> None:
         """Let go of files; what was not committed is left for a later `commit` to collect."""
-        for writer in self._writers.values():
-            writer.abandon()
-        self._writers.clear()
-        self._readers.clear()
+        self._segments.abandon()
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
-
-    @contextlib.contextmanager
-    def _whole_or_failed(self) -> Iterator[None]:
-        """After a write that went wrong nothing more is written: what this log holds is not what its files have."""
-        if self._failed:
-            raise StateDirectoryError(
-                f"a write to {self._directory} failed before, so this store can only be closed. The last commit, version "
-                f"{self.base.version}, is intact: open it again."
-            )
-        try:
-            yield
-        except OSError:
-            self._failed = True
-            raise
 
     def _live(self) -> Iterator[Extent]:
         for groups in self._parts.values():
             for group in sorted(groups):
                 yield from groups[group]
-
-    def _write(self, group: int, batch: pa.RecordBatch, part: str) -> Extent:
-        with self._whole_or_failed():
-            writer = self._writer(batch.schema)
-            extent = writer.append(group, batch, part)
-            self._close_if_full(writer)
-        return extent
-
-    def _schemas(self, extents: Iterable[Extent]) -> list[pa.Schema]:
-        segments = {self._segments[extent.segment].schema_crc: extent.segment for extent in extents}
-        return [self._reader(name).schema for name in segments.values()]
-
-    def _writer(self, schema: pa.Schema) -> SegmentWriter:
-        """The segment that rows of a schema are written to."""
-        writer = self._writers.get(schema)
-        if writer is None:
-            self._disk.make_directory(self._directory)
-            name = filenames.segment(self._next, next(self._sequence))
-            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema, self._disk)
-        return writer
-
-    def _close_if_full(self, writer: SegmentWriter) -> None:
-        if writer.size >= SEGMENT_BYTES:
-            self._close(writer)
-
-    def _close(self, writer: SegmentWriter) -> None:
-        del self._writers[writer.schema]
-        segment = writer.close()
-        self._segments[segment.name] = segment
-
-    def _read(self, extents: list[Extent]) -> Iterator[pa.RecordBatch]:
-        for extent in extents:
-            yield self._reader_of(extent).read(extent)
-
-    def _reader_of(self, extent: Extent) -> SegmentReader:
-        if extent.segment not in self._segments:
-            self._seal()
-        return self._reader(extent.segment)
-
-    def _seal(self) -> None:
-        with self._whole_or_failed():
-            for writer in list(self._writers.values()):
-                self._close(writer)
-
-    def _reader(self, name: str) -> SegmentReader:
-        reader = self._readers.get(name)
-        if reader is None:
-            fetch = functools.partial(self._fetch, name) if self._archive else None
-            reader = self._readers[name] = SegmentReader(self._directory, self._segments[name], fetch)
-        return reader
 
     def _manifest(self, version: Version) -> Manifest:
         if self._archive is None:
@@ -408,7 +231,7 @@ class ExtentLog(Groups):
         for name in collectable(here, files, lambda version: _files(manifests.read(self._directory, version))):
             self._disk.unlink(self._directory / name)
         archive = self._archive
-        if archive is not None and self._next.number % _COLLECTED_EVERY == 0:
+        if archive is not None and self.next.number % _COLLECTED_EVERY == 0:
 
             def safe(version: Version) -> list[str]:
                 name = filenames.manifest(version)
@@ -429,12 +252,8 @@ class LogPart(Groups):
     """
 
     def __init__(self, log: ExtentLog, name: str, extents: dict[int, list[Extent]]) -> None:
-        super().__init__(extents)
-        self._log, self._part = log, name
-
-    @property
-    def _whole(self) -> ExtentLog:
-        return self._log
+        super().__init__(extents, log._segments, name)
+        self._log = log
 
     @property
     def base(self) -> Manifest:
@@ -468,22 +287,3 @@ class LogPart(Groups):
 
     def close(self) -> None:
         """Nothing: the whole log has files."""
-
-
-def joining(sizes: list[int], largest: int) -> int:
-    """Where the youngest items begin that become one: backwards, as long as one is no larger than those after it together.
-
-    None is larger than ``largest``, and all together are not larger than twice that.
-
-    Examples
-    --------
-    >>> joining([90, 40, 20, 10, 10], 100)
-    1
-    >>> joining([50, 50, 50, 50, 50], 60)
-    3
-    """
-    first, size = len(sizes) - 1, sizes[-1]
-    while first > 0 and sizes[first - 1] <= min(size, largest, 2 * largest - size):
-        first -= 1
-        size += sizes[first]
-    return first

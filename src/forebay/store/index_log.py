@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from forebay.store.extent_log import Groups
+from forebay.store.extent_groups import Groups
 from forebay.store.key_index import KeyIndex
 from forebay.store.manifest import KIND_BITS, PICTURES
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
-from forebay.store.extent_log import joining
+from forebay.store.extent_groups import joining
 from forebay.store.key_index import KeyIndex, Slots
 
 Rows = npt.NDArray[np.int64]

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
 from forebay.store.addresses import Addresses
-from forebay.store.extent_log import LEAST_COMPACTED, MAX_EXTENTS, SEGMENT_BYTES, ExtentLog, Groups, LogPart, joining
+from forebay.store.extent_groups import MAX_EXTENTS, Groups, joining
+from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog, LogPart
 from forebay.store.form import Form
 from forebay.store.index_log import groups_of
 from forebay.store.key_index import KeyIndex, Slots
@@ -18,6 +19,7 @@ from forebay.store.manifest import KIND_BITS
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import Rows
 from forebay.store.segment import Extent
+from forebay.store.segments import SEGMENT_BYTES
 
 DATA = 0
 """The kind of group that an extent is in the log: its number is the extent's."""

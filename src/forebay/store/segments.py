@@ -1,0 +1,161 @@
+"""The segments of a store instance: those that a version has, and those that are being written since."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from forebay.errors import StateDirectoryError
+from forebay.store import filenames
+from forebay.store.disk import Disk
+from forebay.store.filenames import Version
+from forebay.store.segment import Extent, Segment, SegmentWriter
+from forebay.store.segment_reader import SegmentReader
+
+SEGMENT_BYTES = 4 << 20
+"""A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
+
+
+class Segments:
+    """Writes rows to segments, and reads them from there.
+
+    Parameters
+    ----------
+    directory : Path
+        The instance's own directory; made when something is written.
+    disk : Disk
+        What it is on.
+    version : Version or None
+        The version that has been opened; None for a new instance.
+    known : mapping
+        The segments of that version by name.
+    fetch : callable, optional
+        Puts a file of this name into its place when it is missing or damaged.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        version: Version | None,
+        known: Mapping[str, Segment],
+        fetch: Callable[[str], None] | None,
+    ) -> None:
+        self._directory, self._fetch = directory, fetch
+        self.disk = disk
+        self._readers: dict[str, SegmentReader] = {}
+        self._writers: dict[pa.Schema, SegmentWriter] = {}
+        self._failed = False
+        self.go_on(version, known)
+
+    def go_on(self, version: Version | None, known: Mapping[str, Segment]) -> None:
+        """A version has been opened or committed, which has these segments."""
+        self._version, self.next = version, Version.after(version)
+        """The version that has been opened or committed last, and the one that the next commit makes."""
+        self.known = dict(known)
+        self._readers = {name: reader for name, reader in self._readers.items() if name in known}
+        self._names = map(functools.partial(filenames.segment, self.next), itertools.count())
+
+    # writing ---------------------------------------------------------------------------------------------------------
+
+    def write(self, group: int, batch: pa.RecordBatch, part: str) -> Extent:
+        """Write rows of a group as a new extent."""
+        with self._whole_or_failed():
+            writer = self._writer(batch.schema)
+            extent = writer.append(group, batch, part)
+            self._close_if_full(writer)
+        return extent
+
+    def move(self, extents: Iterable[Extent]) -> dict[Extent, Extent]:
+        """Write extents again, by copies inside the kernel; where each of them is then."""
+        moved = {}
+        with self._whole_or_failed():
+            for extent in extents:
+                reader = self.reader_of(extent)
+                writer = self._writer(reader.schema)
+                moved[extent] = reader.move(extent, writer)
+                self._close_if_full(writer)
+        return moved
+
+    def seal(self) -> None:
+        """Close the segments that are being written."""
+        with self._whole_or_failed():
+            for writer in list(self._writers.values()):
+                self._close(writer)
+
+    def abandon(self) -> None:
+        """Let go of all files. What has been written since the version stays, and nobody knows it."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._writers.clear()
+        self._readers.clear()
+
+    # reading ---------------------------------------------------------------------------------------------------------
+
+    def read(self, extents: Iterable[Extent]) -> Iterator[pa.RecordBatch]:
+        """The rows of extents."""
+        for extent in extents:
+            yield self.reader_of(extent).read(extent)
+
+    def reader_of(self, extent: Extent) -> SegmentReader:
+        """What reads the segment of an extent."""
+        if extent.segment not in self.known:
+            self.seal()
+        return self.reader(extent.segment)
+
+    def reader(self, name: str) -> SegmentReader:
+        """What reads a segment; its file is here from then on, if it was not."""
+        reader = self._readers.get(name)
+        if reader is None:
+            fetch = functools.partial(self._fetch, name) if self._fetch else None
+            reader = self._readers[name] = SegmentReader(self._directory, self.known[name], fetch)
+        return reader
+
+    def schemas(self, extents: Iterable[Extent]) -> list[pa.Schema]:
+        """The different columns that the rows of extents have."""
+        segments = {self.known[extent.segment].schema_crc: extent.segment for extent in extents}
+        return [self.reader(name).schema for name in segments.values()]
+
+    def bytes_of(self, names: Collection[str]) -> int:
+        """Size of the files of some segments."""
+        sizes = {name: segment.size for name, segment in self.known.items()}
+        sizes |= {writer.name: writer.size for writer in self._writers.values()}
+        return sum(sizes[name] for name in names)
+
+    # private ---------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _whole_or_failed(self) -> Iterator[None]:
+        """After a write that went wrong nothing more is written: what is known here is not what the files have."""
+        if self._failed:
+            raise StateDirectoryError(
+                f"a write to {self._directory} failed before, so this store can only be closed. The last commit, version "
+                f"{self._version}, is intact: open it again."
+            )
+        try:
+            yield
+        except OSError:
+            self._failed = True
+            raise
+
+    def _writer(self, schema: pa.Schema) -> SegmentWriter:
+        """The segment that rows of a schema are written to."""
+        writer = self._writers.get(schema)
+        if writer is None:
+            self.disk.make_directory(self._directory)
+            writer = self._writers[schema] = SegmentWriter(self._directory, next(self._names), schema, self.disk)
+        return writer
+
+    def _close_if_full(self, writer: SegmentWriter) -> None:
+        if writer.size >= SEGMENT_BYTES:
+            self._close(writer)
+
+    def _close(self, writer: SegmentWriter) -> None:
+        del self._writers[writer.schema]
+        segment = writer.close()
+        self.known[segment.name] = segment
