@@ -66,6 +66,7 @@ def test_what_may_be_kept_follows_from_the_memory_that_there_is(tmp_path, monkey
     assert memory.for_kept_stores.__wrapped__() == expected // 16
     monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (512 << 20, 512 << 20))
     assert memory.for_kept_stores.__wrapped__() == min(expected // 16, 128 << 20)
-    (tmp_path / "cpu.max").write_text("150000 100000\n")
     monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (memory.resource.RLIM_INFINITY,) * 2)
-    assert memory.for_kept_stores.__wrapped__() == expected // 8
+    for quota, cores in (("150000 100000", 2), ("30000 10000", 3), ("9000000 100000", 4)):
+        (tmp_path / "cpu.max").write_text(quota)
+        assert memory.for_kept_stores.__wrapped__() == expected // 4 // cores

@@ -157,6 +157,50 @@ def test_a_damaged_file_is_got_again(tmp_path):
     assert path.read_bytes() == whole
 
 
+def test_damage_since_an_extent_was_checked_does_not_move(tmp_path):
+    segment, (extent,) = written(tmp_path, pa.record_batch({"bytes": [bytes(1000)] * ROWS, "n": np.arange(ROWS)}))
+    reader = SegmentReader(tmp_path, segment)
+    reader.read(extent)
+    with (tmp_path / NAME).open("r+b") as file:
+        file.seek(extent.offset + extent.length // 2)
+        file.write(b"x")
+    writer = SegmentWriter(tmp_path, NAME.replace("0001-", "0002-"), reader.schema)
+    with pytest.raises(CorruptState, match=NAME):
+        reader.move(extent, writer)
+    writer.abandon()
+
+
+def test_a_read_goes_on_when_the_file_is_got_again_meanwhile(tmp_path):
+    batches = [pa.record_batch({"bytes": [bytes(1000)] * ROWS, "n": np.arange(ROWS) + number}) for number in range(2)]
+    segment, extents = written(tmp_path, *batches)
+    path = tmp_path / NAME
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[extents[0].offset + extents[0].length // 2] ^= 1
+    path.write_bytes(damaged)
+
+    def fetch():
+        path.unlink()
+        path.write_bytes(whole)
+
+    reader = SegmentReader(tmp_path, segment, fetch)
+    many, few = np.arange(ROWS), np.array([7, 2000])
+    found = side_by_side([reader.take(extents[0], many), reader.take(extents[1], few)])
+    assert found == [batches[0], batches[1].take(pa.array(few))]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_the_last_offset_is_checked_since_memory_is_reserved_by_it(tmp_path, kind):
+    words = pa.array([f"{number:07}" * 40 for number in range(ROWS)], kind)
+    segment, (extent,) = written(tmp_path, pa.record_batch({"words": words}))
+    data = bytearray((tmp_path / NAME).read_bytes())
+    offsets = words.buffers()[1].to_pybytes()[: (ROWS + 1) * (8 if kind == pa.large_string() else 4)]
+    data[data.find(offsets) + len(offsets) - 2] ^= 0x40
+    (tmp_path / NAME).write_bytes(data)
+    with pytest.raises(CorruptState):
+        take(SegmentReader(tmp_path, segment), extent, np.array([3]))
+
+
 def test_extents_that_move_have_checksums_of_their_blocks(tmp_path):
     batches = [pa.record_batch(columns(seed)) for seed in range(2)]
     segment, extents = written(tmp_path, *batches)
@@ -181,9 +225,28 @@ def on_disk():
         yield Path(directory)
 
 
-@pytest.mark.parametrize("call", [paging._PROCESS_MADVISE, -1], ids=["with the system call", "without"])
-def test_parts_are_read_ahead(on_disk, monkeypatch, call):
-    monkeypatch.setattr(paging, "_PROCESS_MADVISE", call)
+@pytest.fixture(params=["with the system call", "without", "without a descriptor"])
+def call(request, monkeypatch):
+    """The system call that takes advice about many parts, or one of the things that may be missing."""
+    if request.param == "without":
+        monkeypatch.setattr(paging, "_PROCESS_MADVISE", -1)
+    if request.param == "without a descriptor":
+        monkeypatch.delattr(os, "pidfd_open")
+        paging._itself.cache_clear()
+    yield
+    paging._itself.cache_clear()
+
+
+def test_large_parts_are_asked_for_in_pieces():
+    page, most = 4096, paging._MOST
+    parts = np.array([[10 * page + 5, 100], [100 * page, 2 * most + 1], [5 * page, most], [7 * page + 1, most]])
+    pieces = [[10 * page, 105], [100 * page, most], [100 * page + most, most], [100 * page + 2 * most, 1]]
+    pieces += [[5 * page, most], [7 * page, most], [7 * page + most, 1]]
+    assert paging._pieces(parts).tolist() == pieces
+
+
+@pytest.mark.usefixtures("call")
+def test_parts_are_read_ahead(on_disk):
     path = on_disk / "file"
     path.write_bytes(bytes(64 * BLOCK))
     descriptor = os.open(path, os.O_RDONLY)

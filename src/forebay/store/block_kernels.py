@@ -17,8 +17,8 @@ FIXED, BITS, BYTES = range(3)
 
 
 @compiled
-def of_rows(layout, rows, first, last, known, address):
-    """The blocks, between two, that have some rows' values, or say where these lie.
+def of_rows(layout, rows, count, first, last, known, address):
+    """The blocks, between two, that have the values of some of ``count`` rows, or say where these lie.
 
     Given are those that are not ``known`` to be right, in ascending order, and all of them as parts of memory: address and
     size of each run of neighbours, where ``address`` is that of the file.
@@ -26,6 +26,9 @@ def of_rows(layout, rows, first, last, known, address):
     seen = np.zeros(last - first + 1, np.uint8)
     for column in range(len(layout)):
         kind, width, validity, values = layout[column, 0], layout[column, 1], layout[column, 2], layout[column, 3]
+        if kind == BYTES:  # Arrow looks at the first offset and at the last one to see how much memory it may need
+            _mark(seen, first, values, width)
+            _mark(seen, first, values + count * width, width)
         for row in rows:
             if validity >= 0:
                 _mark(seen, first, validity + (row >> 3), 1)

@@ -57,14 +57,20 @@ class BlockChecksums:
         return sums + crc32(sums).to_bytes(4, "little") + _MARK
 
 
+def place_of_checksums(file: pa.Buffer) -> tuple[int, int]:
+    """Where in memory a file has checksums of blocks, if it has some: address and size."""
+    end = max(0, file.size - 8)
+    size = _WORD.itemsize * -(-end // (BLOCK + _WORD.itemsize))
+    return file.address + end - size, file.size - end + size
+
+
 def checksums_of(file: pa.Buffer) -> npt.NDArray[np.uint32] | None:
     """The checksums at the end of a file; None if there are none that are right."""
     if file.size < LEAST or file.slice(file.size - 4).to_pybytes() != _MARK:
         return None
-    end = file.size - 8
-    size = _WORD.itemsize * -(-end // (BLOCK + _WORD.itemsize))
-    sums = file.slice(end - size, size)
-    right = crc32(sums).to_bytes(4, "little") == file.slice(end, 4).to_pybytes()
+    address, size = place_of_checksums(file)
+    sums = file.slice(address - file.address, size - 8)
+    right = crc32(sums).to_bytes(4, "little") == file.slice(file.size - 8, 4).to_pybytes()
     return np.frombuffer(sums, _WORD) if right else None
 
 

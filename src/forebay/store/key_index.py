@@ -323,7 +323,7 @@ class KeyIndex:
         parts = {name: (data.as_buffer(), size) for name, size, data in rows}
         data, size = parts["records"]
         had = size // WINDOW.itemsize
-        self._allocate(max(had, least))
+        self._allocate(had if least <= had else least + least // 4)
         _inflate(data, self.records[:had].view(np.uint8))
         numbers = {name: np.empty(parts[name][1] // 8, np.int64) for name in ("directory", "scalars", "earliest")}
         for name, array in numbers.items():

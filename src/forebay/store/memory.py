@@ -24,20 +24,20 @@ def for_kept_stores() -> int:
     True
     """
     there_is = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    bounds = [_first_number(_GROUPS / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
-    of_all = int(min(there_is, *bounds)) // 4 // _cores()
+    bounds = [bound for name in ("memory.max", "memory/memory.limit_in_bytes") for bound in _numbers(_GROUPS / name)]
+    of_all = int(min([there_is, *bounds])) // 4 // _cores()
     of_process, _ = resource.getrlimit(resource.RLIMIT_AS)
     return of_all if of_process == resource.RLIM_INFINITY else min(of_all, of_process // 4)
 
 
 def _cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _first_number(_GROUPS / "cpu.max") / 100_000
-    return max(1, min(cores, math.ceil(quota)) if quota < math.inf else cores)
+    quota, period = (*_numbers(_GROUPS / "cpu.max"), math.inf, 1)[:2]
+    return max(1, min(cores, math.ceil(quota / period)) if quota < math.inf else cores)
 
 
-def _first_number(path: Path) -> float:
-    """The number that a file of a control group begins with; infinity if there is none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return float(path.read_text().split()[0])  # "max" where there is no bound
-    return math.inf
+def _numbers(path: Path) -> list[float]:
+    """The numbers in a file of a control group; none if there is no such file, or no bound, which is called "max"."""
+    with contextlib.suppress(OSError, ValueError):
+        return [float(word) for word in path.read_text().split()]
+    return []

@@ -36,14 +36,28 @@ def read_ahead(parts: Parts) -> None:
     if advice is None:
         return
     process = _itself(os.getpid())
-    within = parts[:, 0] % mmap.PAGESIZE
-    parts = np.stack([parts[:, 0] - within, parts[:, 1] + within], axis=1)  # advice is of whole pages, or it is refused
+    parts = _pieces(parts)
     for first in range(0, len(parts), _AT_ONCE):
         some = parts[first : first + _AT_ONCE]
         if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), advice, 0) < 0:
             for address, size in some.tolist():
                 _libc().madvise(address, size, advice)
 
+
+def _pieces(parts: Parts) -> Parts:
+    """The same, as advice is taken: it is refused unless it begins with a page, and cut off where it is of too much."""
+    within = parts[:, 0] % mmap.PAGESIZE
+    begins, sizes = parts[:, 0] - within, parts[:, 1] + within
+    if (sizes <= _MOST).all():
+        return np.stack([begins, sizes], axis=1)
+    counts = -(-sizes // _MOST)
+    whole = np.repeat(np.arange(len(parts)), counts)
+    steps = _MOST * (np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts))
+    return np.stack([begins[whole] + steps, np.minimum(sizes[whole] - steps, _MOST)], axis=1)
+
+
+_MOST = 1 << 17
+"""Bytes that every disk of Linux is asked for at once, unless that was changed."""
 
 _RANDOM, _WILLNEED = getattr(mmap, "MADV_RANDOM", None), getattr(mmap, "MADV_WILLNEED", None)
 _AT_ONCE = 1024
@@ -54,7 +68,10 @@ _PROCESS_MADVISE = 440
 @functools.lru_cache(maxsize=1)
 def _itself(process: int) -> int | None:
     """A descriptor of this process, where there is such a thing; one that was forked has another number."""
-    return os.pidfd_open(process) if sys.platform == "linux" else None
+    try:
+        return os.pidfd_open(process) if sys.platform == "linux" else None
+    except (AttributeError, OSError):  # an old kernel, a container that does not let it, or no descriptor left
+        return None
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from forebay.store.blocks import Blocks
 from forebay.store.disk import reported
 from forebay.store.paging import Parts
 from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
+from forebay.store.verified import Verified
 
 Steps = Generator[Parts, None, pa.RecordBatch]
 """Reads rows, and gives on the way what parts of memory are to be read from disk before it goes on."""
@@ -63,6 +64,7 @@ class SegmentReader:
 
     def move(self, extent: Extent, writer: SegmentWriter) -> Extent:
         """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
+        self._verified.extents.discard(extent.offset)  # what is moved gets new checksums of blocks, from these bytes
         data = self._checked(extent.offset, extent.length, extent.crc)
         with reported("open", self._path):
             source = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -127,15 +129,17 @@ class SegmentReader:
         That is so if most of its blocks are to be checked, if there are no checksums of blocks, or if one of them is wrong.
         """
         file, verified = self._map, self._verified
+        if not verified.looked:
+            yield np.array([blocks.place_of_checksums(file)])
         if verified.sums_of(file) is None:
             return False
         if extent.offset not in verified.layouts:
-            verified.layouts[extent.offset] = yield from self._layout(extent)
+            verified.layouts[extent.offset] = yield from self._layout(extent, file, verified)
         layout, known = verified.layouts[extent.offset], verified.blocks
         if layout is None:
             return False
         first, last = extent.offset // BLOCK, (extent.offset + extent.length - 1) // BLOCK
-        found, parts = kernels.of_rows(layout, rows, first, last, known, file.address)
+        found, parts = kernels.of_rows(layout, rows, extent.rows, first, last, known, file.address)
         if len(found) > (last - first) // 2:
             return False
         yield parts
@@ -148,14 +152,14 @@ class SegmentReader:
         yield parts
         return verified.check(file, found) and self._map is file  # it may have been got again meanwhile
 
-    def _layout(self, extent: Extent) -> Generator[Parts, None, Blocks | None]:
+    def _layout(self, extent: Extent, file: pa.Buffer, known: Verified) -> Generator[Parts, None, Blocks | None]:
         """Where the columns of an extent lie, which its first blocks say."""
-        file, begin, first = self._map, extent.offset, extent.offset // BLOCK
+        begin, first = extent.offset, extent.offset // BLOCK
         yield np.array([[file.address + begin, min(BLOCK, extent.length)]])
-        if not self._verified.check(file, np.arange(first, (begin + 7) // BLOCK + 1)):
+        if not known.check(file, np.arange(first, (begin + 7) // BLOCK + 1)):
             return None
         about = int.from_bytes(file.slice(begin + 4, 4).to_pybytes(), "little")
-        if not self._verified.check(file, np.arange(first, (begin + 7 + about) // BLOCK + 1)):
+        if not known.check(file, np.arange(first, (begin + 7 + about) // BLOCK + 1)):
             return None
         return blocks.layout_of(pa.ipc.read_record_batch(file.slice(begin, extent.length), self.schema), file)
 

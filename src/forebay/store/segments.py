@@ -74,9 +74,9 @@ class Segments:
     def move(self, extents: Iterable[Extent]) -> dict[Extent, Extent]:
         """Write extents again, by copies inside the kernel; where each of them is then."""
         moved = {}
-        with self._whole_or_failed():
-            for extent in extents:
-                reader = self.reader_of(extent)
+        for extent in extents:
+            reader = self.reader_of(extent)
+            with self._whole_or_failed():
                 writer = self._writer(reader.schema)
                 moved[extent] = reader.move(extent, writer)
                 self._close_if_full(writer)

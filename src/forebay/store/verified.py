@@ -27,15 +27,16 @@ class Verified:
         self.layouts: dict[int, Blocks | None] = {}
         self.blocks = np.empty(0, np.uint8)
         self._sums: npt.NDArray[np.uint32] | None = None
-        self._looked = False
+        self.looked = False
+        """Whether it is known if the file has checksums of blocks."""
 
     def sums_of(self, file: pa.Buffer) -> npt.NDArray[np.uint32] | None:
         """The checksums of its blocks, if it has some."""
-        if not self._looked:
+        if not self.looked:
             found = checksums_of(file)
             if found is not None:
                 self._sums, self.blocks = found.copy(), np.zeros(len(found), np.uint8)
-            self._looked = True
+            self.looked = True
         return self._sums
 
     def check(self, file: pa.Buffer, wanted: Blocks) -> bool:
