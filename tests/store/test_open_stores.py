@@ -59,6 +59,7 @@ def test_what_may_be_kept_follows_from_the_memory_that_there_is(tmp_path, monkey
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    monkeypatch.delenv("CONTAINER_ID", raising=False)
     monkeypatch.setattr(memory, "_GROUPS", tmp_path)
     monkeypatch.setattr(memory.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 16 << 20}.__getitem__)
     monkeypatch.setattr(memory.os, "sched_getaffinity", lambda process: {0, 1, 2, 3})
@@ -70,3 +71,7 @@ def test_what_may_be_kept_follows_from_the_memory_that_there_is(tmp_path, monkey
     for quota, cores in (("150000 100000", 2), ("30000 10000", 3), ("9000000 100000", 4)):
         (tmp_path / "cpu.max").write_text(quota)
         assert memory.for_kept_stores.__wrapped__() == expected // 4 // cores
+    monkeypatch.setenv("CONTAINER_ID", "container_1_2_3_4")
+    assert memory.for_kept_stores.__wrapped__() == 0, (
+        "YARN watches its containers, and nothing there says how much they have"
+    )

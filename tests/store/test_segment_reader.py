@@ -255,7 +255,7 @@ def test_parts_are_read_ahead(on_disk):
     os.close(descriptor)
     file = paging.mapped(path)
     if len(resident(file)) > 1:  # the first one is read when it is mapped
-        pytest.skip("what has /var/tmp keeps it in memory")
+        pytest.skip("/var/tmp is itself in memory on this machine, so there is no disk from which to read ahead")
     paging.read_ahead(np.array([[file.address + 5 * BLOCK + 100, 10], [file.address + 8 * BLOCK + 5, 2 * BLOCK]]))
     deadline = time.monotonic() + 20
     while len(resident(file)) < 5 and time.monotonic() < deadline:

@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.errors import CorruptState
 from forebay.store import index_kernels as kernels
-from forebay.store import step_kernels
+from forebay.store import pictures, step_kernels
 from forebay.store.index_kernels import (
     BLOCK,
     EARLIEST,
@@ -38,11 +37,6 @@ from forebay.store.index_kernels import (
 
 _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "sibling", "stored")
 """The columns that versions have; chains are put together again."""
-
-PICTURE = pa.schema([("part", pa.string()), ("bytes", pa.int64()), ("data", pa.large_binary())])
-"""The columns of `KeyIndex.picture`: what a row is, how many bytes it has, and these, compressed."""
-
-_CODEC = pa.Codec("zstd", 1)
 
 _MOST_STORED = 2**31 - 1
 
@@ -286,17 +280,13 @@ class KeyIndex:
         """All of it as it is in memory, compressed, a row for each part; the slots count as unchanged from now on."""
         self._dirty[:] = 0
         self._scalars[TOUCHED] = 0
-        free = self._free[: self._scalars[FREE]]
-        parts = {
-            "records": self.records,
-            "directory": self._directory,
-            "earliest": self._earliest,
-            "free": free,
-            "scalars": self._scalars,
-        }
-        data = [_CODEC.compress(pa.py_buffer(part)).to_pybytes() for part in parts.values()]
-        sizes = [part.nbytes for part in parts.values()]
-        return pa.record_batch([pa.array([*parts]), pa.array(sizes), pa.array(data, pa.large_binary())], schema=PICTURE)
+        return pictures.of(
+            records=self.records,
+            directory=self._directory,
+            earliest=self._earliest,
+            free=self._free[: self._scalars[FREE]],
+            scalars=self._scalars,
+        )
 
     @classmethod
     def restored(cls, changes: Iterable[pa.RecordBatch], picture: pa.RecordBatch | None = None) -> KeyIndex:
@@ -319,19 +309,23 @@ class KeyIndex:
 
     def _become(self, picture: pa.RecordBatch, least: int) -> None:
         """Be what a picture has, with room for so many slots at least."""
-        rows = zip(*(picture[name].to_pylist() for name in ("part", "bytes")), picture["data"], strict=True)
-        parts = {name: (data.as_buffer(), size) for name, size, data in rows}
-        data, size = parts["records"]
-        had = size // WINDOW.itemsize
+        size = pictures.sizes(picture)
+        had = size["records"] // WINDOW.itemsize
         self._allocate(had if least <= had else least + least // 4)
-        _inflate(data, self.records[:had].view(np.uint8))
-        numbers = {name: np.empty(parts[name][1] // 8, np.int64) for name in ("directory", "scalars", "earliest")}
-        for name, array in numbers.items():
-            _inflate(parts[name][0], array.view(np.uint8))
-        self._directory, self._scalars = numbers["directory"], numbers["scalars"]
-        self._earliest = self._bounds(numbers["earliest"].reshape(2, -1))
+        self._directory, self._scalars = (np.empty(size[part] // 8, np.int64) for part in ("directory", "scalars"))
+        earliest = np.empty((2, size["earliest"] // 16), np.int64)
+        free = np.empty(size["free"] // 4, np.int32)
+        pictures.into(
+            picture,
+            records=self.records[:had],
+            directory=self._directory,
+            scalars=self._scalars,
+            earliest=earliest,
+            free=free,
+        )
+        self._earliest = self._bounds(earliest)
         self._dirty, self._free = np.zeros(self.capacity, np.uint8), np.empty(self.capacity, np.int32)
-        _inflate(parts["free"][0], self._free[: self._scalars[FREE]].view(np.uint8))
+        self._free[: len(free)] = free
 
     def _replace(self, change: pa.RecordBatch) -> None:
         """Slots get the content that a batch of `changes` has for them."""
@@ -399,17 +393,14 @@ class KeyIndex:
         """Records of windows, each in a cache line of its own."""
         memory = np.zeros((capacity + 1) * WINDOW.itemsize, np.uint8)
         begin = -memory.ctypes.data % WINDOW.itemsize
-        self._hold(memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW))
+        self.records: npt.NDArray[Any] = memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW)
+        self.columns: Columns = self.records.view(np.recarray)
 
     def _bounds(self, known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The bounds of all blocks of slots, of which some are known."""
         bounds = np.full((2, (self.capacity >> BLOCK) + 1), EARLIEST, np.int64)
         bounds[:, : known.shape[1]] = known[:, : bounds.shape[1]]
         return bounds
-
-    def _hold(self, records: npt.NDArray[Any]) -> None:
-        self.records = records
-        self.columns: Columns = records.view(np.recarray)
 
     def _resize(self, capacity: int) -> None:
         before, used = self.columns, int(self._scalars[USED])
@@ -425,16 +416,6 @@ class KeyIndex:
 def _top(change: pa.RecordBatch) -> int:
     """The number after that of the last slot in a batch of `changes`."""
     return int(change["slot"].to_numpy().max()) + 1
-
-
-def _inflate(data: pa.Buffer, into: npt.NDArray[np.uint8]) -> None:
-    """Decompress to where it is to be: memory that is touched for the first time is what it takes longest for."""
-    read = pa.CompressedInputStream(pa.BufferReader(data), "zstd").readinto(into) if len(into) else 0
-    if read != len(into):
-        raise CorruptState(
-            f"a picture of the key index has {read} bytes of a part that should have {len(into)}. "
-            "Restore the checkpoint together with its state directory from a copy."
-        )
 
 
 def _batch(columns: dict[str, npt.NDArray[Any]]) -> pa.RecordBatch:

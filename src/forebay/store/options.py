@@ -15,9 +15,6 @@ class Options:
         What buffered writes, prefetched rows, or one loaded partition of a window may take.
     retain_versions : int
         How many of the newest versions stay readable; at least 2, the committed one and the one being written.
-    kept_bytes : int
-        What the stores of unaligned windows may take that a process keeps from one micro-batch to the next; with 0 that
-        follows from the memory that there is, and is ``memory_bytes`` at least.
     write_buffer_bytes : int
         Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given.
     read_batch_ratio : float
@@ -25,6 +22,9 @@ class Options:
         4.2). 0 switches prediction off.
     max_space_amplification : float
         Bytes on disk over live bytes above which a store is compacted (FlowKV, section 4.2); more than 1.
+    kept_bytes : int
+        What the stores of unaligned windows may take that a process keeps from one micro-batch to the next; with 0 that
+        follows from the memory that there is, and is ``memory_bytes`` at least.
 
     Raises
     ------

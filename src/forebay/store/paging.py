@@ -1,7 +1,7 @@
 """What the operating system is told of how files that are mapped into memory will be read.
 
-By itself it reads what lies around each page that is missing. That suits whole extents. Of a file that is larger than memory
-and read at random, it is thirty times as much as is wanted.
+By itself it reads what lies around each page that is missing. That suits whole extents. Where a few rows of each extent are
+read, it is many times what is wanted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import functools
 import mmap
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,23 +24,19 @@ def mapped(path: Path) -> pa.Buffer:
     with pa.memory_map(str(path)) as file:
         begin = file.read_buffer(1)  # Arrow has all that it is asked for read at once; this one holds the whole map
         whole = pa.foreign_buffer(begin.address, file.size(), begin)
-    if _RANDOM is not None:
-        _libc().madvise(whole.address, whole.size, _RANDOM)
+    _libc().madvise(whole.address, whole.size, mmap.MADV_RANDOM)
     return whole
 
 
 def read_ahead(parts: Parts) -> None:
     """Have parts of mapped files (rows of address and size) read from disk, side by side, before they are touched."""
-    advice = _WILLNEED
-    if advice is None:
-        return
-    process = _itself(os.getpid())
+    process, needed = _itself(os.getpid()), mmap.MADV_WILLNEED
     parts = _pieces(parts)
     for first in range(0, len(parts), _AT_ONCE):
         some = parts[first : first + _AT_ONCE]
-        if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), advice, 0) < 0:
+        if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), needed, 0) < 0:
             for address, size in some.tolist():
-                _libc().madvise(address, size, advice)
+                _libc().madvise(address, size, needed)
 
 
 def _pieces(parts: Parts) -> Parts:
@@ -59,7 +54,6 @@ def _pieces(parts: Parts) -> Parts:
 _MOST = 1 << 17
 """Bytes that every disk of Linux is asked for at once, unless that was changed."""
 
-_RANDOM, _WILLNEED = getattr(mmap, "MADV_RANDOM", None), getattr(mmap, "MADV_WILLNEED", None)
 _AT_ONCE = 1024
 _PROCESS_MADVISE = 440
 """The number of a system call of Linux, the same for all processors, that takes advice about many parts at once."""
@@ -69,7 +63,7 @@ _PROCESS_MADVISE = 440
 def _itself(process: int) -> int | None:
     """A descriptor of this process, where there is such a thing; one that was forked has another number."""
     try:
-        return os.pidfd_open(process) if sys.platform == "linux" else None
+        return os.pidfd_open(process)
     except (AttributeError, OSError):  # an old kernel, a container that does not let it, or no descriptor left
         return None
 

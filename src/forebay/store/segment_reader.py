@@ -128,14 +128,14 @@ class SegmentReader:
 
         That is so if most of its blocks are to be checked, if there are no checksums of blocks, or if one of them is wrong.
         """
-        file, verified = self._map, self._verified
-        if not verified.looked:
+        file, checked = self._map, self._verified
+        if not checked.looked:
             yield np.array([blocks.place_of_checksums(file)])
-        if verified.sums_of(file) is None:
+        if checked.sums_of(file) is None:
             return False
-        if extent.offset not in verified.layouts:
-            verified.layouts[extent.offset] = yield from self._layout(extent, file, verified)
-        layout, known = verified.layouts[extent.offset], verified.blocks
+        if extent.offset not in checked.layouts:
+            checked.layouts[extent.offset] = yield from self._layout(extent, file, checked)
+        layout, known = checked.layouts[extent.offset], checked.blocks
         if layout is None:
             return False
         first, last = extent.offset // BLOCK, (extent.offset + extent.length - 1) // BLOCK
@@ -143,23 +143,23 @@ class SegmentReader:
         if len(found) > (last - first) // 2:
             return False
         yield parts
-        if not verified.check(file, found):
+        if not checked.check(file, found):
             return False
         data = np.frombuffer(file, np.uint8)
         found, parts = kernels.of_values(layout, rows, first, last, known, file.address, data)
         if len(found) > (last - first) // 2:
             return False
         yield parts
-        return verified.check(file, found) and self._map is file  # it may have been got again meanwhile
+        return checked.check(file, found) and self._map is file  # it may have been got again meanwhile
 
-    def _layout(self, extent: Extent, file: pa.Buffer, known: Verified) -> Generator[Parts, None, Blocks | None]:
+    def _layout(self, extent: Extent, file: pa.Buffer, checked: Verified) -> Generator[Parts, None, Blocks | None]:
         """Where the columns of an extent lie, which its first blocks say."""
         begin, first = extent.offset, extent.offset // BLOCK
         yield np.array([[file.address + begin, min(BLOCK, extent.length)]])
-        if not known.check(file, np.arange(first, (begin + 7) // BLOCK + 1)):
+        if not checked.check(file, np.arange(first, (begin + 7) // BLOCK + 1)):
             return None
         about = int.from_bytes(file.slice(begin + 4, 4).to_pybytes(), "little")
-        if not known.check(file, np.arange(first, (begin + 7 + about) // BLOCK + 1)):
+        if not checked.check(file, np.arange(first, (begin + 7 + about) // BLOCK + 1)):
             return None
         return blocks.layout_of(pa.ipc.read_record_batch(file.slice(begin, extent.length), self.schema), file)
 

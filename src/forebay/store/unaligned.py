@@ -291,17 +291,15 @@ class UnalignedStore:
         self._counts.index_scans += 1
         nearby = self._nearest(requested)
         self._load()
-        rows_of: list[tuple[int, Rows]] = []
-        owners: list[tuple[Slots, bool]] = []
-        for number, rows, roots in self._extents.find(self.index, np.concatenate([requested, nearby])):
+        reads: list[tuple[int, Rows, Slots, bool]] = []
+        for number, rows, roots in self._extents.load(self.index).find(np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
-            for mask, is_ahead in ((~unasked, False), (unasked, True)):
-                if mask.any():
-                    rows_of.append((number, rows[mask]))
-                    owners.append((roots[mask], is_ahead))
+            both = (~unasked, False), (unasked, True)
+            reads += [(number, rows[mask], roots[mask], is_ahead) for mask, is_ahead in both if mask.any()]
+        batches = self._extents.take([(number, rows) for number, rows, _, _ in reads])
         wanted: list[tuple[pa.RecordBatch, Slots]] = []
         ahead: list[tuple[pa.RecordBatch, Slots]] = []
-        for batch, (roots, is_ahead) in zip(self._extents.take(rows_of), owners, strict=True):
+        for batch, (_, _, roots, is_ahead) in zip(batches, reads, strict=True):
             (ahead if is_ahead else wanted).append((batch, roots))
         if ahead:
             batch = pa.concat_batches([part for part, _ in ahead])

@@ -97,10 +97,6 @@ class WindowExtents:
             self._addresses = found  # only when it has all of them
         return self._addresses
 
-    def find(self, index: KeyIndex, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
-        """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
-        yield from self.load(index).find(slots)
-
     def take(self, wanted: Sequence[tuple[int, Rows]]) -> list[pa.RecordBatch]:
         """Some rows of each of some extents."""
         batches = self._log.take(wanted)
@@ -197,12 +193,9 @@ class WindowExtents:
 
     def _rewrite(self, index: KeyIndex, merged: Merged, numbers: list[int]) -> None:
         """Write neighbouring extents again without their dead rows, together and in order of ETT."""
-        parts = []
-        for number in numbers:
-            rows, slots = self._pieces_of(number).live(index.columns)
-            if len(rows):
-                (batch,) = self.take([(number, rows)])
-                parts.append((batch, slots))
+        live = [(number, *self._pieces_of(number).live(index.columns)) for number in numbers]
+        live = [(number, rows, slots) for number, rows, slots in live if len(rows)]
+        parts = self.take([(number, rows) for number, rows, _ in live])
         for number in numbers:
             self._log.drop([number, _PIECES | number])
             self.numbers.remove(number)
@@ -210,9 +203,8 @@ class WindowExtents:
                 self._addresses.drop(number)
         if not parts:
             return
-        together = pa.concat_batches([part for part, _ in parts])
-        before = np.concatenate([slots for _, slots in parts])
-        batch, slots = merged(together, before)
+        before = np.concatenate([slots for _, _, slots in live])
+        batch, slots = merged(pa.concat_batches(parts), before)
         _count_merged(index, before, slots)
         order, _, _ = by_trigger_time(slots, index.columns)
         self._write(index, batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
