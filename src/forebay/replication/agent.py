@@ -30,6 +30,7 @@ from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDi
 from forebay.replication import chain
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
+from forebay.replication.preparations import Preparations
 from forebay.replication.protocol import Peers, Service
 from forebay.replication.pulls import Pulls
 from forebay.replication.uploads import Uploads
@@ -97,6 +98,7 @@ class Agent(Service):
         self._peers = Peers(application.secret)
         self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._note_pulled, application.copying)
         self._uploads = Uploads(self._holdings, self._pulls.complete)
+        self.preparations = Preparations(self._holdings)
         self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
         self._noting = threading.Lock()  # from a look at an instance's files until `_held` has what was found
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -112,6 +114,7 @@ class Agent(Service):
         """Tell the manager what is held until the application has ended and all is uploaded."""
         reached, tidied = time.monotonic(), float("-inf")
         threading.Thread(target=self._do_chores, name="chores", daemon=True).start()
+        threading.Thread(target=self.preparations.serve, args=(self._application,), name="giving", daemon=True).start()
         draining: threading.Thread | None = None
         while draining is None or draining.is_alive():
             try:
@@ -280,6 +283,7 @@ class Agent(Service):
             aside = self._holdings.put_aside(instance)
             with self._lock:
                 del self._held[instance]
+        self.preparations.forget(instance)
         shutil.rmtree(aside, ignore_errors=True)
 
     def _find(self, query: str) -> None:
@@ -334,6 +338,10 @@ class Agent(Service):
                 held = self._held.get(instance)
                 if own or held is None or held.version.number <= made.version.number:
                     self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
+        if own:
+            self.preparations.forget(instance)
+        elif complete and self._held[instance].version == made.version:
+            self.preparations.note(instance, made)
         self._holdings.settle(instance, (made.version, *made.history), here)
 
     def _note_pulled(self, instance: str, made: Manifest) -> None:

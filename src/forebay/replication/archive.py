@@ -11,9 +11,11 @@ from forebay.errors import CorruptState, ReplicationError, VersionNotFound
 from forebay.replication import local
 from forebay.replication.application import Application
 from forebay.replication.holdings import Holdings
+from forebay.replication.preparations import prepared_of
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive, archive_at
+from forebay.store.prepared import Prepared
 
 COMMIT_SECONDS = 600.0
 """How long a version may take to be safe; what a chain of hosts may take is bounded by its agents."""
@@ -115,6 +117,9 @@ class ReplicatedArchive:
             local.agent_of.cache_clear()
             _log.warning("%s of %s comes from the checkpoint: %s", name, self._instance, error)
         return self._behind.download(name, directory)
+
+    def prepared(self) -> Prepared | None:
+        return prepared_of(self._disk, self._application, self._instance)
 
     def write(self, name: str, data: bytes) -> None:
         self._behind.write(name, data)

@@ -7,9 +7,11 @@ that was written again leaves its own behind; they lead nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
@@ -32,7 +34,8 @@ class Addresses:
     def __init__(self, index: KeyIndex, pieces: int = 0) -> None:
         self._index = index
         self._numbers: list[int | None] = []
-        self._places: dict[int, tuple[int, int]] = {}
+        self._sizes: list[int] = []
+        self._places: dict[int, int] = {}
         self._count = self._lost = 0
         self._cached: dict[int, pa.RecordBatch] = {}
         self._heads = np.empty(0, np.int32)
@@ -64,20 +67,45 @@ class Addresses:
         self._first[begin:end], self._rows[begin:end] = pieces.first, pieces.rows
         self._owners[begin:end] = len(self._numbers)
         kernels.chain(self._heads, self._previous, self._generations, begin, pieces.slot)
-        self._places[number] = len(self._numbers), end - begin
+        self._places[number] = len(self._numbers)
         self._numbers.append(number)
+        self._sizes.append(end - begin)
         self._count = end
 
     def drop(self, number: int) -> None:
         """Forget an extent."""
-        place, pieces = self._places.pop(number)
+        place = self._places.pop(number)
         self._numbers[place] = None
-        self._lost += pieces
+        self._lost += self._sizes[place]
         self._cached.pop(number, None)
 
     def forget_rows(self) -> None:
         """Let go of the files of extents in which one window was looked for."""
         self._cached.clear()
+
+    @property
+    def parts(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that it consists of, by name."""
+        numbers = [-1 if number is None else number for number in self._numbers]
+        return {
+            "heads": self._heads,
+            "previous": self._previous,
+            "generations": self._generations,
+            "first": self._first,
+            "rows": self._rows,
+            "owners": self._owners,
+            "extents": np.array([numbers, self._sizes], np.int64),
+        }
+
+    def use(self, parts: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Consist of other arrays from now on, which it will change."""
+        self._heads, self._previous, self._generations = parts["heads"], parts["previous"], parts["generations"]
+        self._first, self._rows, self._owners = parts["first"], parts["rows"], parts["owners"]
+        numbers, self._sizes = parts["extents"].tolist()
+        self._numbers = [None if number < 0 else number for number in numbers]
+        self._places = {number: place for place, number in enumerate(numbers) if number >= 0}
+        self._count = sum(self._sizes)
+        self._lost = sum(size for number, size in zip(numbers, self._sizes, strict=True) if number < 0)
 
     def find(self, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import paging
+from forebay.store.manifest import Manifest
 from forebay.store.segment import Extent
 from forebay.store.segment_reader import Steps, side_by_side
 from forebay.store.segments import Segments
@@ -37,6 +38,14 @@ class Groups:
 
     def __init__(self, extents: dict[int, list[Extent]], segments: Segments, part: str = "") -> None:
         self._extents, self._segments, self._part = extents, segments, part
+
+    def at(self, manifest: Manifest) -> Groups:
+        """The groups as they were in another version of the same log."""
+        extents: dict[int, list[Extent]] = {}
+        for extent in manifest.extents:
+            if extent.part == self._part:
+                extents.setdefault(extent.group, []).append(extent)
+        return Groups(extents, self._segments, self._part)
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:

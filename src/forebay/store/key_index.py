@@ -11,7 +11,7 @@ slot until the parent goes, so rows that name it still belong somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,6 +89,9 @@ class KeyIndex:
     >>> index.windows(index.roots(slots)).tolist()
     [[0, 12], [0, 12]]
     """
+
+    records: npt.NDArray[Any]
+    columns: Columns
 
     def __init__(self) -> None:
         self._allocate(0)
@@ -280,13 +283,29 @@ class KeyIndex:
         """All of it as it is in memory, compressed, a row for each part; the slots count as unchanged from now on."""
         self._dirty[:] = 0
         self._scalars[TOUCHED] = 0
-        return pictures.of(
-            records=self.records,
-            directory=self._directory,
-            earliest=self._earliest,
-            free=self._free[: self._scalars[FREE]],
-            scalars=self._scalars,
-        )
+        parts = self.parts
+        del parts["dirty"]
+        return pictures.of(**parts | {"free": self._free[: self._scalars[FREE]]})
+
+    @property
+    def parts(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that it consists of, by name."""
+        return {
+            "records": self.records,
+            "directory": self._directory,
+            "earliest": self._earliest,
+            "free": self._free,
+            "scalars": self._scalars,
+            "dirty": self._dirty,
+        }
+
+    def use(self, parts: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Consist of other arrays from now on, which it will change."""
+        records = parts["records"]
+        self.records = records if records.dtype == WINDOW else records.view(WINDOW)
+        self.columns = self.records.view(np.recarray)
+        self._directory, self._earliest, self._free = parts["directory"], parts["earliest"], parts["free"]
+        self._scalars, self._dirty = parts["scalars"], parts["dirty"]
 
     @classmethod
     def restored(cls, changes: Iterable[pa.RecordBatch], picture: pa.RecordBatch | None = None) -> KeyIndex:
@@ -393,8 +412,8 @@ class KeyIndex:
         """Records of windows, each in a cache line of its own."""
         memory = np.zeros((capacity + 1) * WINDOW.itemsize, np.uint8)
         begin = -memory.ctypes.data % WINDOW.itemsize
-        self.records: npt.NDArray[Any] = memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW)
-        self.columns: Columns = self.records.view(np.recarray)
+        self.records = memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW)
+        self.columns = self.records.view(np.recarray)
 
     def _bounds(self, known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The bounds of all blocks of slots, of which some are known."""

@@ -19,6 +19,7 @@ from forebay.store.form import Form
 from forebay.store.manifest import Manifest
 from forebay.store.memory import for_kept_stores
 from forebay.store.options import Options
+from forebay.store.prepared import Preparing
 from forebay.store.unaligned import Merge, UnalignedStore
 
 _MOST = 512
@@ -56,7 +57,8 @@ def take(
     """The store in a directory: the one that was kept, if options and form are the same, or else a new one.
 
     If another process has made the version, what was kept catches up, where that is possible. It is not kept any more. A
-    batch that fails never gives it back, so what was half done is forgotten.
+    batch that fails never gives it back, so what was half done is forgotten. If none was kept, another process may have
+    prepared one.
     """
     store = _suitable(directory, options, form)
     if version is not None and isinstance(store, UnalignedStore):
@@ -66,7 +68,12 @@ def take(
         if there or store.catch_up(version, archive, disk):
             store.merge = merge
             return store
-    return UnalignedStore(directory, version, options, merge, archive, form, disk)
+    opened = UnalignedStore(directory, version, options, merge, archive, form, disk)
+    if version is not None and isinstance(archive, Preparing):
+        prepared = archive.prepared()
+        if prepared is not None:
+            opened.adopt(prepared)
+    return opened
 
 
 def taken(directory: Path, version: Version | None, options: Options, form: Form, disk: Disk = LOCAL) -> Kept | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import by_trigger_time
+from forebay.store.prepared import Array, Prepared, named, within
 from forebay.store.row_buffer import RowBuffer, Rows
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.store.window_extents import WindowExtents
@@ -117,6 +118,30 @@ class UnalignedStore:
         self._log = log
         for name in ("_written", "_prefetched", "_loaded"):
             self.__dict__.pop(name, None)
+        return True
+
+    def prepare(self) -> dict[str, Array]:
+        """Read what reads would read first, the key index and where rows lie; the arrays that it is in memory."""
+        addresses = self._extents.load(self.index)
+        return {**named("index", self.index.parts), **named("addresses", addresses.parts)}
+
+    def have(self, parts: Mapping[str, Array]) -> None:
+        """Have what `prepare` gave in these arrays from now on, copies of its own or those of another store's."""
+        self.index.use(within("index", parts))
+        self._extents.load(self.index).use(within("addresses", parts))
+
+    def adopt(self, prepared: Prepared) -> bool:
+        """Go on with what another process has prepared, in place of reading it; whether that is possible.
+
+        It is if the key index of this version is that one and changes.
+        """
+        index, before = KeyIndex(), self._log.at(prepared.manifest)
+        with self._loading():
+            index.use(within("index", prepared.parts))
+            if not index_log.catch_up(index, before, self._log):
+                return False
+            self._extents.adopt(index, within("addresses", prepared.parts), before)
+        self.index = index
         return True
 
     def use(self, disk: Disk) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from forebay.store.index_log import groups_of
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import KIND_BITS
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
+from forebay.store.prepared import Array
 from forebay.store.row_buffer import Rows
 from forebay.store.segment import Extent
 from forebay.store.segments import SEGMENT_BYTES
@@ -57,11 +58,22 @@ class WindowExtents:
 
     def moved_to(self, log: ExtentLog) -> None:
         """Be those of another log, which goes on from this one."""
-        before, had = self._log, self.numbers
+        before = self._log
         self._log, self.numbers = log, groups_of(log, DATA)
+        self._follow(before)
+
+    def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], before: Groups) -> None:
+        """Go on with what another process has known of where rows lie, when the log was as it was before."""
+        self._addresses = Addresses(index)
+        self._addresses.use(addresses)
+        self._follow(before)
+
+    def _follow(self, before: Groups) -> None:
+        """Know of the extents that the log has now what was known of those before."""
         if not self._addresses and not self._condemned:
             return
-        others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(log, n)}
+        had = groups_of(before, DATA)
+        others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(self._log, n)}
         self._condemned = [number for number in self._condemned if number not in others]
         if self._addresses:
             for number in others.intersection(had):
