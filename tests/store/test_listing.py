@@ -242,7 +242,8 @@ class Histories(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.directory = Path(tempfile.mkdtemp()) / "store"
+        self.scratch = tempfile.TemporaryDirectory()
+        self.directory = Path(self.scratch.name, "store")
         self.store, self.model = self.kind.open(self.directory), defaultdict(dict)
         self.versions = []
 
@@ -282,6 +283,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self):
         read_all(self.kind, self.store, self.model)
+        self.scratch.cleanup()
 
 
 def run_histories(kind, examples):
