@@ -4,7 +4,7 @@
 
 batch     rows in a micro-batch: 1,000 to 1 million (tumbling median)
 keys      bidders: 1,000 to 10 million (tumbling median)
-skew      NEXMark's own bids, three of four by one bidder at a time (Q7, Q11, Q11-Median)
+skew      NEXMark's own bids, three of four by one bidder at a time, and the same without hot ones (Q7, Q11, Q11-Median)
 cores     1 and 2 cores of one process; 1, 2 and 4 executors of one core (tumbling median). The machine has two cores
 latency   events per second of wall time against quantiles of latency, for Q7, Q11 and Q11-Median (FlowKV, figure 9)
 state     GB of state in sessions that do not end, with 256 MB of memory (session median over bids of 1,000 bytes)
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import itertools
 import json
 import shutil
 import statistics
@@ -135,12 +136,14 @@ def keys() -> Iterator[Row]:
 
 
 def skew() -> Iterator[Row]:
+    """An even spread has as many bidders and auctions, and none of them is hot."""
     with session() as spark:
-        for query in SPARK:
+        for query, ratio in itertools.product(SPARK, (4, 1)):
             for engine, batches in (("forebay", 10), ("spark", 4)):
-                stream = bids(spark, maxEventsPerTrigger=1_000_000, events=batches * 1_000_000)
+                hot = {"hotBiddersRatio": ratio, "hotAuctionRatio": min(ratio, 2)}
+                stream = bids(spark, maxEventsPerTrigger=1_000_000, events=batches * 1_000_000, **hot)
                 measured, _ = rate(progress((QUERIES if engine == "forebay" else SPARK)[query](stream)))
-                yield {"query": query, "engine": engine, "bids/s": measured}
+                yield {"query": query, "bidders": "hot" if ratio > 1 else "even", "engine": engine, "bids/s": measured}
 
 
 def cores() -> Iterator[Row]:
