@@ -135,6 +135,7 @@ class Agent(Service):
             time.sleep(BEAT_SECONDS)
         with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
             self._manager("left", address=self.address, uploading=self._uploads.pending)
+        self.preparations.withdraw()
         self.shutdown()
 
     # What tasks of this host ask for.
@@ -283,7 +284,7 @@ class Agent(Service):
             aside = self._holdings.put_aside(instance)
             with self._lock:
                 del self._held[instance]
-        self.preparations.forget(instance)
+            self.preparations.forget(instance)
         shutil.rmtree(aside, ignore_errors=True)
 
     def _find(self, query: str) -> None:
@@ -336,12 +337,13 @@ class Agent(Service):
             complete = self._holdings.holds(instance, made.version, here)
             with self._lock:
                 held = self._held.get(instance)
-                if own or held is None or held.version.number <= made.version.number:
+                newest = own or held is None or held.version.number <= made.version.number
+                if newest:
                     self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
-        if own:
-            self.preparations.forget(instance)
-        elif complete and self._held[instance].version == made.version:
-            self.preparations.note(instance, made)
+            if own:
+                self.preparations.forget(instance)
+            elif newest and complete:
+                self.preparations.note(instance, made)
         self._holdings.settle(instance, (made.version, *made.history), here)
 
     def _note_pulled(self, instance: str, made: Manifest) -> None:

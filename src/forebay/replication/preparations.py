@@ -1,18 +1,20 @@
 """Stores that are prepared where their replicas are: an agent has read what a store reads first, and follows its versions.
 
-A store of unaligned windows that is opened reads its key index, which takes as long as it has windows. Rhino (section 3.4)
-bounds what a handover waits for by what has changed since the last checkpoint. So the agent of a host that holds replicas
-reads their key indexes before anybody waits, and hands one over, in shared memory, to the task that opens the store.
+A store of unaligned windows that is opened reads its key index, which takes as long as it has windows. What a handover waits
+for is to be bounded by what has changed lately, as in Rhino (section 3.4). So the agent of a host that holds replicas reads
+their key indexes before anybody waits, and hands one over, in shared memory, to the task that opens the store.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import json
 import logging
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +37,11 @@ if TYPE_CHECKING:
 BEHIND = 8
 """A prepared store follows when it is so many versions behind; the task that takes it reads what has changed since."""
 
-TAKE_SECONDS = 5.0
+TAKE_SECONDS = 2.0
 """A task waits so long for a store that is being prepared; then it reads all by itself."""
+
+RESTED = 8
+"""After a failure a store is left alone for so many versions, and for twice as many each time that it fails again."""
 
 _MOST_ASKED = 4096
 
@@ -44,31 +49,11 @@ _log = logging.getLogger("forebay.agent")
 
 
 class _Ready:
-    """A store that is prepared."""
+    """A store that is prepared, or will be, and its arrays where they can be given away."""
 
     def __init__(self) -> None:
         self.store: UnalignedStore | None = None
         self.shared = SharedArrays()
-
-    def follow(self, directory: Path, made: Manifest) -> None:
-        """Be prepared for a version, or for one shortly before it."""
-        from forebay.store.unaligned import UnalignedStore  # an agent that has no large stores has no use for it
-
-        assert made.version is not None
-        if self.store is None or not self._has_followed(self.store, made):
-            self.store = UnalignedStore(directory, made.version)
-        if self.store.base.version == made.version:
-            manifest = filenames.manifest(made.version)
-            described = {manifest: np.fromfile(directory / manifest, np.uint8)}
-            self.store.have(self.shared.hold(described | self.store.prepare()))
-            self.store.close()
-
-    def _has_followed(self, store: UnalignedStore, made: Manifest) -> bool:
-        """Whether a store has followed to a version as far as it has to."""
-        before, after = store.base.version, made.version
-        assert before is not None and after is not None
-        near = 0 <= after.number - before.number < BEHIND and pictured(store.base) == pictured(made)
-        return near or store.catch_up(after, None, LOCAL)
 
 
 class Preparations:
@@ -89,25 +74,45 @@ class Preparations:
         self._wanted: dict[str, Manifest] = {}
         self._ready: dict[str, _Ready] = {}
         self._too_large: set[str] = set()
+        self._resting: dict[str, tuple[int, int]] = {}
         self._working: str | None = None
+        self._socket: Path | None = None
+        try:
+            SharedArrays().hold({"some": np.zeros(1)})
+        except (OSError, AttributeError) as error:
+            self._most_bytes = 0
+            _log.warning("key indexes are not read ahead, for memory cannot be shared here: %s", error)
         threading.Thread(target=self._work, name="preparing", daemon=True).start()
+
+    @property
+    def prepared(self) -> list[str]:
+        """The instances whose stores are prepared."""
+        with self._changed:
+            return sorted(self._ready)
 
     def note(self, instance: str, made: Manifest) -> None:
         """A version has come from another host, with all its files. Small stores are not prepared."""
-        if pictured(made):
-            with self._changed:
-                if instance not in self._too_large:
-                    self._wanted[instance] = made
-                    self._changed.notify_all()
+        if not self._most_bytes or not pictured(made):
+            return
+        number = _number(made)
+        with self._changed:
+            known = self._wanted.get(instance)
+            rests_until, _ = self._resting.get(instance, (0, 0))
+            newer = known is None or _number(known) <= number
+            if newer and number >= rests_until and instance not in self._too_large:
+                self._wanted[instance] = made
+                self._changed.notify_all()
 
     def forget(self, instance: str) -> None:
         """A store works on this host, or its replica is not held any more."""
         with self._changed:
-            self._too_large.discard(instance)
-            self._wanted.pop(instance, None)
             ready = self._ready.pop(instance, None)
+            self._wanted.pop(instance, None)
+            self._resting.pop(instance, None)
+            self._too_large.clear()
             if self._working == instance:
                 self._working = None  # what is being prepared is not wanted any more
+                self._changed.notify_all()
         if ready:
             ready.shared.close()
 
@@ -117,29 +122,111 @@ class Preparations:
             self._wanted.pop(instance, None)
             self._changed.wait_for(lambda: self._working != instance, TAKE_SECONDS)
             ready = self._ready.pop(instance, None)
-        if ready is None:
+            self._too_large.clear()
+        if ready is None or ready.store is None:
             return None
-        assert ready.store
         _log.info("%s is taken as it was in version %s", instance, ready.store.base.version)
         return ready.shared
 
-    @property
-    def prepared(self) -> list[str]:
-        """The instances whose stores are prepared."""
+    # preparing -------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            self._prepare_next()  # what it has had must not outlive it
+
+    def _prepare_next(self) -> None:
+        """Wait for a version, and have its store prepared."""
         with self._changed:
-            return sorted(self._ready)
+            self._changed.wait_for(lambda: self._wanted)
+            instance = next(iter(self._wanted))
+            made = self._wanted.pop(instance)
+            self._working, ready = instance, self._ready.pop(instance, None) or _Ready()
+        try:
+            kept = self._bring(ready, instance, made)
+        except Exception as error:  # tasks read by themselves what is not prepared
+            kept = False
+            self._rest(instance, made)
+            _log.warning("%s could not be prepared: %s", instance, error, exc_info=not isinstance(error, ForebayError))
+        with self._changed:
+            if kept and self._working == instance:
+                self._ready[instance] = ready
+            else:
+                ready.shared.close()
+            self._working = None
+            self._changed.notify_all()
+
+    def _bring(self, ready: _Ready, instance: str, made: Manifest) -> bool:
+        """Have a store prepared for a version, or for one shortly before it; whether there is memory for it.
+
+        It is brought to the version before the last one: if Spark runs a micro-batch again, it goes on from there.
+        """
+        from forebay.store.unaligned import UnalignedStore  # an agent that has no large stores has no use for it
+
+        store = ready.store
+        if store is not None and _number(made) - _number(store.base) <= BEHIND and store.leads_to(made):
+            return True
+        directory = self._holdings.directory(instance)
+        version = next((each for each in made.history[:1] if (directory / filenames.manifest(each)).exists()), made.version)
+        assert version is not None
+        described = {filenames.manifest(version): np.fromfile(directory / filenames.manifest(version), np.uint8)}
+        try:
+            if ready.store is None or not ready.store.catch_up(version, None, LOCAL):
+                ready.store = UnalignedStore(directory, version)
+                if not self._has_room(instance, ready.store.index_bytes):
+                    return False
+            ready.store.have(ready.shared.hold(described | ready.store.prepare()))
+        finally:
+            if ready.store is not None:
+                ready.store.close()
+        with self._changed:
+            self._resting.pop(instance, None)
+        return True
+
+    def _has_room(self, instance: str, size: int) -> bool:
+        """Whether there is memory for another key index; if there is none, it is not tried again before some is free."""
+        with self._changed:
+            size += sum(ready.shared.nbytes for ready in self._ready.values())
+            if size <= self._most_bytes:
+                return True
+            self._too_large.add(instance)
+        _log.info("%s is not prepared: all together would be %d bytes, and may be %d", instance, size, self._most_bytes)
+        return False
+
+    def _rest(self, instance: str, made: Manifest) -> None:
+        with self._changed:
+            _, versions = self._resting.get(instance, (0, RESTED // 2))
+            self._resting[instance] = _number(made) + 2 * versions, 2 * versions
+
+    # giving ----------------------------------------------------------------------------------------------------------
 
     def serve(self, application: Application) -> None:
         """Give stores to the tasks of an application on this host, as they ask for them (`prepared_of`)."""
         path = _socket_of(self._holdings.root, application)
-        LOCAL.make_directory(path.parent)
-        path.unlink(missing_ok=True)
-        with socket_at(path) as (listening, address):
-            listening.bind(address)
-            listening.listen()
-            while True:
-                connection, _ = listening.accept()
-                threading.Thread(target=self._answer, args=(connection, application.secret), daemon=True).start()
+        try:
+            LOCAL.make_directory(path.parent)
+            path.unlink(missing_ok=True)
+            with socket_at(path) as (listening, address):
+                listening.bind(address)
+                self._socket = path
+                listening.listen()
+                while True:
+                    self._accept(listening, application.secret)
+        except OSError as error:
+            self._most_bytes = 0
+            _log.warning("key indexes are not read ahead, for no task can ask for one: %s", error)
+
+    def withdraw(self) -> None:
+        """Leave no socket behind."""
+        if self._socket:
+            self._socket.unlink(missing_ok=True)
+
+    def _accept(self, listening: socket.socket, secret: str) -> None:
+        try:
+            connection, _ = listening.accept()
+            threading.Thread(target=self._answer, args=(connection, secret), daemon=True).start()
+        except (OSError, RuntimeError) as error:  # there are too many descriptors or threads
+            _log.warning("a task could not be answered: %s", error)
+            time.sleep(1)
 
     def _answer(self, connection: socket.socket, secret: str) -> None:
         with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -150,35 +237,6 @@ class Preparations:
                 if shared:
                     shared.send(connection)
 
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._wanted)
-                instance, made = next(iter(self._wanted.items()))
-                del self._wanted[instance]
-                self._working, ready = instance, self._ready.pop(instance, None) or _Ready()
-            try:
-                ready.follow(self._holdings.directory(instance), made)
-                kept = True
-            except (ForebayError, OSError, MemoryError) as error:  # the next version is another chance
-                _log.info("%s could not be prepared: %s", instance, error)
-                kept = False
-            with self._changed:
-                if kept and self._working == instance and self._has_room(instance, ready):
-                    self._ready[instance] = ready
-                else:
-                    ready.shared.close()
-                self._working = None
-                self._changed.notify_all()
-
-    def _has_room(self, instance: str, another: _Ready) -> bool:
-        """Whether there is memory for another one."""
-        size = another.shared.nbytes + sum(ready.shared.nbytes for ready in self._ready.values())
-        if size > self._most_bytes:
-            self._too_large.add(instance)
-            _log.info("%s is not prepared: all together would be %d bytes, and may be %d", instance, size, self._most_bytes)
-        return size <= self._most_bytes
-
 
 def prepared_of(disk: Path, application: Application, instance: str) -> Prepared | None:
     """What the agent of this host has prepared of a store, for the caller alone; None if it has not, or is not there."""
@@ -188,14 +246,17 @@ def prepared_of(disk: Path, application: Application, instance: str) -> Prepared
             connection.connect(address)
             connection.send(json.dumps({"secret": application.secret, "instance": instance}).encode())
             parts = receive(connection)
-    except (OSError, ValueError):
+        described = [name for name in parts if filenames.version_of(name)]
+        return Prepared(manifests.parse(parts.pop(described[0]).tobytes(), Path(described[0])), parts) if described else None
+    except (OSError, ValueError, ForebayError):
         return None
-    if not parts:
-        return None
-    (name,) = (name for name in parts if filenames.version_of(name))
-    return Prepared(manifests.parse(parts.pop(name).tobytes(), Path(name)), parts)
 
 
 def _socket_of(disk: Path, application: Application) -> Path:
-    """Where the agent of an application listens for tasks of its own host."""
-    return disk / "agents" / f"{application.name}.socket"
+    """Where the agent of an application listens for tasks of its host; the name is short, as that of a socket must be."""
+    return disk / "agents" / f"{hashlib.sha256(application.name.encode()).hexdigest()[:16]}.socket"
+
+
+def _number(manifest: Manifest) -> int:
+    assert manifest.version is not None
+    return manifest.version.number

@@ -86,7 +86,6 @@ class Addresses:
     @property
     def parts(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays that it consists of, by name."""
-        numbers = [-1 if number is None else number for number in self._numbers]
         return {
             "heads": self._heads,
             "previous": self._previous,
@@ -94,14 +93,18 @@ class Addresses:
             "first": self._first,
             "rows": self._rows,
             "owners": self._owners,
-            "extents": np.array([numbers, self._sizes], np.int64),
         }
 
-    def use(self, parts: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Consist of other arrays from now on, which it will change."""
+    @property
+    def extents(self) -> npt.NDArray[np.int64]:
+        """The numbers of the extents, or -1 of those that have been dropped, and how many pieces each has."""
+        return np.array([[-1 if number is None else number for number in self._numbers], self._sizes], np.int64)
+
+    def use(self, parts: Mapping[str, npt.NDArray[Any]], extents: npt.NDArray[np.int64]) -> None:
+        """Consist of other arrays from now on, which it will change, and have these extents."""
         self._heads, self._previous, self._generations = parts["heads"], parts["previous"], parts["generations"]
         self._first, self._rows, self._owners = parts["first"], parts["rows"], parts["owners"]
-        numbers, self._sizes = parts["extents"].tolist()
+        numbers, self._sizes = extents.tolist()
         self._numbers = [None if number < 0 else number for number in numbers]
         self._places = {number: place for place, number in enumerate(numbers) if number >= 0}
         self._count = sum(self._sizes)

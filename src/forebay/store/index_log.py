@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from forebay.store import pictures
 from forebay.store.extent_groups import Groups
 from forebay.store.key_index import KeyIndex
 from forebay.store.manifest import KIND_BITS, PICTURES
@@ -37,14 +38,27 @@ def read(log: Groups) -> KeyIndex:
     return KeyIndex.restored(_batches(log, groups_of(log, CHANGES)), picture)
 
 
-def catch_up(index: KeyIndex, before: Groups, after: Groups) -> bool:
-    """Bring the index of one log to that of another, if that has all of it and changes; whether it has.
+def size_of(log: Groups) -> int:
+    """Bytes of memory that the picture of the index has."""
+    return sum(sum(pictures.sizes(batch).values()) for group in groups_of(log, PICTURE) for batch in log.read(group))
+
+
+def changed(before: Groups, after: Groups) -> list[int] | None:
+    """The groups with what has changed from the index of one log to that of another; None if it is not that and changes.
 
     What an extent has never changes, and no two attempts at a version write to one place. So where it lies is enough.
     """
     had, has = ([*groups_of(log, PICTURE), *groups_of(log, CHANGES)] for log in (before, after))
     same, later = has[: len(had)], has[len(had) :]
     if before.extents_of(had) != after.extents_of(same) or any(group >> KIND_BITS == PICTURE for group in later):
+        return None
+    return later
+
+
+def catch_up(index: KeyIndex, before: Groups, after: Groups) -> bool:
+    """Bring the index of one log to that of another, if that is the first one and changes; whether it is."""
+    later = changed(before, after)
+    if later is None:
         return False
     index.replace(_batches(after, later))
     return True

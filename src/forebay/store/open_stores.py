@@ -19,7 +19,7 @@ from forebay.store.form import Form
 from forebay.store.manifest import Manifest
 from forebay.store.memory import for_kept_stores
 from forebay.store.options import Options
-from forebay.store.prepared import Preparing
+from forebay.store.prepared import Preparing, pictured
 from forebay.store.unaligned import Merge, UnalignedStore
 
 _MOST = 512
@@ -69,7 +69,7 @@ def take(
             store.merge = merge
             return store
     opened = UnalignedStore(directory, version, options, merge, archive, form, disk)
-    if version is not None and isinstance(archive, Preparing):
+    if isinstance(archive, Preparing) and pictured(opened.base):
         prepared = archive.prepared()
         if prepared is not None:
             opened.adopt(prepared)

@@ -27,7 +27,7 @@ from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
 from forebay.store.key_index import KeyIndex, Slots
-from forebay.store.manifest import Counters, Manifest
+from forebay.store.manifest import INDEXES, Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.pieces import by_trigger_time
@@ -121,14 +121,32 @@ class UnalignedStore:
         return True
 
     def prepare(self) -> dict[str, Array]:
-        """Read what reads would read first, the key index and where rows lie; the arrays that it is in memory."""
+        """Read what reads would read first, the key index and where rows lie; the arrays that it is in memory.
+
+        All files that it needs are open before the first is read: they may be removed meanwhile.
+        """
+        if "index" not in self.__dict__:
+            self._log.read_ahead(group for group in self._log.groups.tolist() if group >= INDEXES)
         addresses = self._extents.load(self.index)
-        return {**named("index", self.index.parts), **named("addresses", addresses.parts)}
+        return {
+            **named("index", self.index.parts),
+            **named("addresses", addresses.parts),
+            "extents": addresses.extents,
+        }
 
     def have(self, parts: Mapping[str, Array]) -> None:
-        """Have what `prepare` gave in these arrays from now on, copies of its own or those of another store's."""
+        """Have what `prepare` gave in these arrays, which are copies, from now on."""
         self.index.use(within("index", parts))
-        self._extents.load(self.index).use(within("addresses", parts))
+        self._extents.load(self.index).use(within("addresses", parts), parts["extents"])
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of memory that the key index will have, or a good part of them, without reading it."""
+        return index_log.size_of(self._log)
+
+    def leads_to(self, manifest: Manifest) -> bool:
+        """Whether `catch_up` to a version is possible."""
+        return index_log.changed(self._log, self._log.at(manifest)) is not None
 
     def adopt(self, prepared: Prepared) -> bool:
         """Go on with what another process has prepared, in place of reading it; whether that is possible.
@@ -140,7 +158,7 @@ class UnalignedStore:
             index.use(within("index", prepared.parts))
             if not index_log.catch_up(index, before, self._log):
                 return False
-            self._extents.adopt(index, within("addresses", prepared.parts), before)
+            self._extents.adopt(index, within("addresses", prepared.parts), prepared.parts["extents"], before)
         self.index = index
         return True
 

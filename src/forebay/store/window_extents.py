@@ -62,10 +62,10 @@ class WindowExtents:
         self._log, self.numbers = log, groups_of(log, DATA)
         self._follow(before)
 
-    def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], before: Groups) -> None:
+    def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], extents: Array, before: Groups) -> None:
         """Go on with what another process has known of where rows lie, when the log was as it was before."""
         self._addresses = Addresses(index)
-        self._addresses.use(addresses)
+        self._addresses.use(addresses, extents)
         self._follow(before)
 
     def _follow(self, before: Groups) -> None:
