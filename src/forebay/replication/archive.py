@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -102,9 +103,10 @@ class ReplicatedArchive:
         version = filenames.version_of(name)
         if version is not None:
             with contextlib.suppress(VersionNotFound, CorruptState):
-                for segment in self._holdings.read(self._instance, version).segments:
-                    if not (directory / segment).exists():
-                        self._holdings.give(self._instance, segment, directory)
+                segments = self._holdings.read(self._instance, version).segments
+                there = set(os.listdir(directory)) if directory.exists() else set()  # noqa: PTH208 - many paths would cost more
+                for segment in segments.keys() - there:
+                    self._holdings.give(self._instance, segment, directory)
         if self._holdings.give(self._instance, name, directory):
             return 0
         try:

@@ -101,6 +101,9 @@ class Holdings:
         and goes from here, too.
         """
         path, target = self.path(instance, name), directory / name
+        with contextlib.suppress(OSError):  # it is there already, the directory is not, or there is no such file
+            os.link(path, target)
+            return True
         with contextlib.suppress(FileNotFoundError):
             if target.samefile(path):
                 path.unlink()

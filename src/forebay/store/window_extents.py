@@ -103,7 +103,8 @@ class WindowExtents:
         if self._addresses is None or self._addresses.crowded:
             pieces = [_PIECES | number for number in self.numbers]
             self._log.read_ahead(pieces)
-            found = Addresses(index, self._log.rows_of(pieces))
+            count = self._log.rows_of(pieces)
+            found = Addresses(index, count + count // 8)
             for number in self.numbers:
                 found.add(number, self._pieces_of(number))
             self._addresses = found  # only when it has all of them
