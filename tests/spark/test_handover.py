@@ -1,6 +1,7 @@
 """State that follows the work: replicas on several hosts, and partitions that are handed over while the query goes on."""
 
 import contextlib
+import functools
 import json
 import logging
 import random
@@ -53,13 +54,46 @@ def joined(read):
     )
 
 
+def patterned(read):
+    """A sliding window and sessions over the same events; as a batch, by Spark's own windows."""
+    rows = read()
+    if rows.isStreaming:
+        patterns = fb.patterns(rows, "key")
+        for name, window in (
+            ("slide", fb.window("ts", "10 seconds", "5 seconds")),
+            ("visit", fb.session_window("ts", "2 seconds")),
+        ):
+            patterns = patterns.add(name, window, fb.median("x").alias("a"), fb.count("*").alias("b"))
+        found = patterns.results().select(
+            F.coalesce("slide.window.start", "visit.session_window.start").alias("start"),
+            "key",
+            F.coalesce("slide.a", "visit.a").alias("a"),
+            F.coalesce("slide.b", "visit.b").alias("b"),
+            "pattern",
+        )
+    else:
+        found = functools.reduce(
+            lambda some, others: some.union(others),
+            (
+                rows.groupBy(window.alias("window"), "key")
+                .agg(F.median("x").alias("a"), F.count("*").alias("b"))
+                .select("window.start", "key", "a", "b", F.lit(name))
+                for name, window in (
+                    ("slide", F.window("ts", "10 seconds", "5 seconds")),
+                    ("visit", F.session_window("ts", "2 seconds")),
+                )
+            ),
+        ).toDF("start", "key", "a", "b", "pattern")
+    return found.withColumns({"start": F.unix_seconds("start"), "a": F.col("a").cast("long")})
+
+
 STUCK = 300
 """Seconds until what does not happen is taken for stuck; a machine may be slow."""
 
 MANY = (pytest.mark.slow, pytest.mark.seeds)
 """The marks of what is run with many seeds."""
 
-KINDS = {each.__name__: each for each in (aggregates, sessions, joined)}
+KINDS = {each.__name__: each for each in (aggregates, sessions, joined, patterned)}
 
 
 class Run:
