@@ -108,6 +108,17 @@ HOLISTIC = [
     fb.count_distinct("s"),
     fb.count_distinct("i", "b"),
 ]
+COUNTED = [
+    fb.median("d", counted=True),
+    fb.percentile("x", 0.9, counted=True),
+    fb.percentile("dec", [0.0, 0.25, 0.99, 1.0], counted=True).alias("quartiles"),
+    fb.mode("i", deterministic=True, counted=True),
+    fb.mode("s", deterministic=True, counted=True),
+    fb.collect_set("i", counted=True),
+    fb.count_distinct("s", counted=True),
+    fb.sum("l"),
+]
+"""Those of `HOLISTIC` that are incremental where values are counted, and another one."""
 
 
 @dataclass
@@ -179,7 +190,8 @@ def _typed(df: DataFrame) -> DataFrame:
 def spark_columns(aggregates: list[Aggregate]) -> list[Column]:
     columns = []
     for aggregate in aggregates:
-        column = getattr(F, aggregate.function)(*aggregate.arguments, **aggregate.options)
+        options = {name: value for name, value in aggregate.options.items() if name != "counted"}
+        column = getattr(F, aggregate.function)(*aggregate.arguments, **options)
         columns.append(column.alias(aggregate.name) if aggregate.name else column)
     return columns
 

@@ -2,17 +2,29 @@
 
 import pytest
 from pyspark.sql import functions as F
-from streams import EPOCH_2024, HOLISTIC, INCREMENTAL, KEYS, assert_same, generate, oracle, oracle_of_stream, run, watermarks
+from streams import (
+    COUNTED,
+    EPOCH_2024,
+    HOLISTIC,
+    INCREMENTAL,
+    KEYS,
+    assert_same,
+    generate,
+    oracle,
+    oracle_of_stream,
+    run,
+    watermarks,
+)
 
 import forebay as fb
-from forebay.errors import InvalidArgument
+from forebay.errors import InvalidArgument, UnsupportedType
 
 WINDOWS = {
     "tumbling": ("10 seconds",),
     "sliding": ("30 seconds", "10 seconds"),
     "sliding with a remainder and an offset": ("25 seconds", "10 seconds", "3 seconds"),
 }
-AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + HOLISTIC}
+AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + HOLISTIC, "counted": COUNTED}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +54,11 @@ def check(stream, tmp_path, window, keys, aggregates, delay="5 seconds"):
     return rows
 
 
-ONE_OF_EACH = [("tumbling", "incremental"), ("sliding with a remainder and an offset", "mixed")]
+ONE_OF_EACH = [
+    ("tumbling", "incremental"),
+    ("sliding with a remainder and an offset", "mixed"),
+    ("sliding with a remainder and an offset", "counted"),
+]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +184,15 @@ def test_structs_that_are_null_as_a_whole(spark):
         assert sorted((row.id, row.s is None, row.via is None) for row in joined.collect()) == [
             (number, number % 3 > 0, number <= 3) for number in range(8)
         ]
+
+
+def test_what_cannot_be_counted(stream):
+    df = stream.static
+    for column in ("st", "k_array"):
+        with pytest.raises(UnsupportedType, match=r"would have to count .* values; leave counted out"):
+            fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.collect_set(column, counted=True))
+    with pytest.raises(InvalidArgument, match="takes one column"):
+        fb.count_distinct("i", "b", counted=True)
 
 
 def test_distinct_rows(stream):

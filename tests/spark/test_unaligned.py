@@ -7,13 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyspark.sql import functions as F
-from streams import HOLISTIC, INCREMENTAL, SECOND, assert_same, generate, oracle, run, spark_columns, watermarks
+from streams import COUNTED, HOLISTIC, INCREMENTAL, SECOND, assert_same, generate, oracle, run, spark_columns, watermarks
 
 import forebay as fb
 
 SLOW = pytest.mark.slow
 STREAMED = [each for each in HOLISTIC if each.function != "count_distinct"]  # which Spark refuses in streams
-AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + STREAMED}
+AGGREGATES = {
+    "incremental": INCREMENTAL,
+    "mixed": INCREMENTAL + STREAMED,
+    "counted": [each for each in COUNTED if each.function != "count_distinct"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,7 @@ def varying_gap():
     ("gap", "aggregates"),
     [
         ("fixed", "mixed"),
+        ("varying", "counted"),
         pytest.param("varying", "incremental", marks=SLOW),
         pytest.param("fixed", "incremental", marks=SLOW),
         pytest.param("varying", "mixed", marks=SLOW),
@@ -111,6 +116,7 @@ def test_update_mode(stream, tmp_path, names, window):
     """Every micro-batch emits the results that it changed."""
     windows = fb.window("ts", *window), F.window("ts", *window)
     aggregates = [fb.count("*").alias("n"), fb.sum("i"), fb.max("s"), fb.min("dec"), fb.approx_count_distinct("u")]
+    aggregates += [fb.median("x", counted=True), fb.mode("i", deterministic=True, counted=True)]
     query, found, expected = run_both(stream, tmp_path, names, *windows, ["key"], aggregates, "update")
     rows = sorted(map(str, found.collect()))
     assert rows == sorted(map(str, expected.collect()))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates import holistic, incremental, sketches
+from forebay.aggregates import counted, holistic, incremental, sketches
 from forebay.aggregates.bound import BoundAggregate
 
 ROWS = "rows"
@@ -56,7 +56,7 @@ class Aggregation:
     def __post_init__(self) -> None:
         parts: dict[str, incremental.Part] = {}
         for aggregate in self.aggregates:
-            parts |= FUNCTIONS[aggregate.function].parts(aggregate)
+            parts |= _function(aggregate).parts(aggregate)
         parts |= {name: incremental.Part(pl.col(name).first(), pl.Expr.first) for name in self.carried}
         object.__setattr__(self, "_parts", parts)
 
@@ -102,7 +102,7 @@ class Aggregation:
 
     def finish(self, partials: pl.DataFrame) -> list[pa.Array]:
         """One array of results per aggregate, aligned with the rows of ``partials``."""
-        return [FUNCTIONS[aggregate.function].finish(aggregate, partials) for aggregate in self.aggregates]
+        return [_function(aggregate).finish(aggregate, partials) for aggregate in self.aggregates]
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("keys", "aggregates", "carried")
@@ -112,6 +112,10 @@ class Aggregation:
         for name, value in state.items():
             object.__setattr__(self, name, value)
         self.__post_init__()
+
+
+def _function(aggregate: BoundAggregate) -> incremental.Function:
+    return (counted.FUNCTIONS if aggregate.counted else FUNCTIONS)[aggregate.function]
 
 
 def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:

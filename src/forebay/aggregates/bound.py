@@ -9,7 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 HOLISTIC = frozenset({"median", "percentile", "mode", "collect_list", "collect_set", "count_distinct"})
-"""Functions that need all rows of a window at once."""
+"""Functions that need all rows of a window at once, unless values are counted."""
+
+COUNTED = "counted"
+"""The option of such a function that has its state be how often each value came (`forebay.aggregates.counted`)."""
 
 
 @dataclass(frozen=True)
@@ -40,5 +43,6 @@ class BoundAggregate:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def holistic(self) -> bool:
-        return self.function in HOLISTIC
+    def counted(self) -> bool:
+        """Whether the state is how often each value came."""
+        return COUNTED in self.options

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from forebay.aggregates.bound import COUNTED
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -329,22 +330,49 @@ def _k_of_kll(function: str, k: int) -> int:
     return k
 
 
-def median(col: ColumnOrName) -> Aggregate:
-    """The exact median, interpolated between the two middle values. Holistic."""
-    return Aggregate("median", (col,))
+def median(col: ColumnOrName, *, counted: bool = False) -> Aggregate:
+    """The exact median, interpolated between the two middle values. Holistic.
+
+    Parameters
+    ----------
+    col : Column or str
+        Numbers.
+    counted : bool
+        Keep how often each value came, not each row. Then it is incremental: tasks count before the shuffle, so that the
+        rows of a hot key do not all meet in one task. It pays where values come again and again.
+
+    Examples
+    --------
+    >>> import forebay as fb
+    >>> grades = spark.createDataFrame([(1,), (2,), (2,), (5,)], "grade int")
+    >>> fb.groupBy(grades, fb.global_window()).agg(fb.median("grade", counted=True).alias("median")).show()
+    +------+
+    |median|
+    +------+
+    |   2.0|
+    +------+
+    <BLANKLINE>
+    """
+    return Aggregate("median", (col,), _counted(counted))
 
 
-def percentile(col: ColumnOrName, percentage: float | Sequence[float]) -> Aggregate:
-    """The exact percentile, interpolated; a list of percentages in [0, 1] gives an array. Holistic."""
+def percentile(col: ColumnOrName, percentage: float | Sequence[float], *, counted: bool = False) -> Aggregate:
+    """The exact percentile, interpolated; a list of percentages in [0, 1] gives an array. Holistic.
+
+    ``counted`` is as in `median`.
+    """
     value = percentage if isinstance(percentage, int | float) else list(percentage)
     if value == []:
         raise InvalidArgument("percentile() got no percentages")
-    return Aggregate("percentile", (col,), {"percentage": value})
+    return Aggregate("percentile", (col,), {"percentage": value, **_counted(counted)})
 
 
-def mode(col: ColumnOrName, deterministic: bool = False) -> Aggregate:
-    """The most frequent value. Of several, forebay always takes the smallest, where it has an order. Holistic."""
-    return Aggregate("mode", (col,), {"deterministic": deterministic})
+def mode(col: ColumnOrName, deterministic: bool = False, *, counted: bool = False) -> Aggregate:
+    """The most frequent value. Of several, forebay always takes the smallest, where it has an order. Holistic.
+
+    ``counted`` is as in `median`.
+    """
+    return Aggregate("mode", (col,), {"deterministic": deterministic, **_counted(counted)})
 
 
 def collect_list(col: ColumnOrName) -> Aggregate:
@@ -352,14 +380,26 @@ def collect_list(col: ColumnOrName) -> Aggregate:
     return Aggregate("collect_list", (col,))
 
 
-def collect_set(col: ColumnOrName) -> Aggregate:
-    """The distinct values that are not NULL, in no order. Holistic."""
-    return Aggregate("collect_set", (col,))
+def collect_set(col: ColumnOrName, *, counted: bool = False) -> Aggregate:
+    """The distinct values that are not NULL, in no order. Holistic.
+
+    ``counted`` is as in `median`.
+    """
+    return Aggregate("collect_set", (col,), _counted(counted))
 
 
-def count_distinct(col: ColumnOrName, *cols: ColumnOrName) -> Aggregate:
-    """Number of distinct rows of the columns, those with a NULL left out. Holistic."""
-    return Aggregate("count_distinct", (col, *cols))
+def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False) -> Aggregate:
+    """Number of distinct rows of the columns, those with a NULL left out. Holistic.
+
+    ``counted`` is as in `median`, and for one column.
+    """
+    if counted and cols:
+        raise InvalidArgument("count_distinct(..., counted=True) takes one column; leave counted out for several")
+    return Aggregate("count_distinct", (col, *cols), _counted(counted))
+
+
+def _counted(counted: bool) -> dict[str, Any]:
+    return {COUNTED: True} if counted else {}
 
 
 def apply(func: Callable[..., Any], schema: StructType | str) -> Apply:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -33,10 +36,17 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
     ends = np.cumsum(sizes)
     values = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy(writable=True)
     sort_runs(values, ends)
+    return percentiles(aggregate, sizes, lambda percentage: interpolated(values, ends, percentage))
+
+
+def percentiles(
+    aggregate: BoundAggregate, sizes: npt.NDArray[np.int64], of: Callable[[float], npt.NDArray[np.float64]]
+) -> pa.Array:
+    """The percentiles that an aggregate asks for, where groups have so many values, and ``of`` gives one of each group."""
     percentages = 0.5 if aggregate.function == "median" else aggregate.options["percentage"]
     if isinstance(percentages, int | float):
-        return pa.array(interpolated(values, ends, float(percentages)), mask=sizes == 0)
-    columns = [interpolated(values, ends, float(percentage)) for percentage in percentages]
+        return pa.array(of(float(percentages)), mask=sizes == 0)
+    columns = [of(float(percentage)) for percentage in percentages]
     flat = np.stack(columns, axis=1)[sizes > 0].ravel()
     lengths = np.where(sizes > 0, len(percentages), 0)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))

@@ -25,12 +25,12 @@ def _values(aggregate: BoundAggregate) -> pl.Expr:
     return pl.col(aggregate.inputs[0]).drop_nulls()
 
 
-def _joined(lists: pl.Expr) -> pl.Expr:
+def joined(lists: pl.Expr) -> pl.Expr:
     """The elements of all lists of a group."""
     return lists.list.explode(empty_as_null=False, keep_nulls=False)
 
 
-def _of_all(items: pl.Expr, function: Callable[[pl.Series], pl.Series], dtype: pl.DataType) -> pl.Expr:
+def of_all(items: pl.Expr, function: Callable[[pl.Series], pl.Series], dtype: pl.DataType) -> pl.Expr:
     """A function of the items of each group, called once for many groups."""
     return items.implode().map_batches(function, dtype, is_elementwise=True, returns_scalar=True)
 
@@ -48,7 +48,7 @@ def _kll(aggregate: BoundAggregate) -> Parts:
     items = pl.struct(values.alias(kll.VALUE), pl.lit(0, pl.UInt8).alias(kll.LEVEL))
     return {
         _name(aggregate, f"kll{k}"): Part(
-            _of_all(items, compress, dtype), lambda part: _of_all(_joined(part), compress, dtype)
+            of_all(items, compress, dtype), lambda part: of_all(joined(part), compress, dtype)
         ),
         _name(aggregate, "kll_least"): Part(values.min(), pl.Expr.min),
         _name(aggregate, "kll_most"): Part(values.max(), pl.Expr.max),
@@ -88,7 +88,7 @@ def _hll_name(aggregate: BoundAggregate) -> str:
 def _hll(aggregate: BoundAggregate) -> Parts:
     codes = partial(hll_sketch.codes, lg_k=aggregate.options["lgConfigK"])
     coded = _values(aggregate).map_batches(codes, pl.UInt32)
-    return {_hll_name(aggregate): Part(hyperloglog.highest(coded), lambda part: hyperloglog.highest(_joined(part)))}
+    return {_hll_name(aggregate): Part(hyperloglog.highest(coded), lambda part: hyperloglog.highest(joined(part)))}
 
 
 def _hll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -107,7 +107,7 @@ def _top(aggregate: BoundAggregate) -> Parts:
     item = pl.Series(pa.nulls(0, aggregate.input_types[0]))
     dtype = pl.List(pl.Struct({frequent.ITEM: item.dtype, frequent.COUNT: pl.Int64}))
     counts = frequent.counts(pl.col(aggregate.inputs[0]))
-    return {_top_name(aggregate): Part(_of_all(counts, kept, dtype), lambda part: _of_all(_joined(part), kept, dtype))}
+    return {_top_name(aggregate): Part(of_all(counts, kept, dtype), lambda part: of_all(joined(part), kept, dtype))}
 
 
 def _top_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -130,7 +130,7 @@ def _cells(aggregate: BoundAggregate) -> Parts:
     cells = _values(aggregate).map_batches(_table(aggregate).cells, pl.List(pl.UInt32))
     return {
         _cells_name(aggregate): Part(
-            frequent.counts(_joined(cells)), lambda part: _of_all(_joined(part), frequent.merged, _COUNTED)
+            frequent.counts(joined(cells)), lambda part: of_all(joined(part), frequent.merged, _COUNTED)
         ),
         _name(aggregate, "count"): Part(pl.col(aggregate.inputs[0]).count().cast(pl.Int64), pl.Expr.sum),
     }

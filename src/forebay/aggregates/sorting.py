@@ -37,6 +37,42 @@ def interpolated(values: npt.NDArray[np.float64], ends: npt.NDArray[np.int64], p
     return found
 
 
+def interpolated_counts(
+    values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], percentage: float
+) -> npt.NDArray[np.float64]:
+    """What `interpolated` gives where each value of a run is there so many times.
+
+    Examples
+    --------
+    >>> interpolated_counts(np.array([1.0, 2.0, 5.0]), np.array([1, 3, 2]), np.array([2, 2, 3]), 0.25)
+    array([1.75, 0.  , 5.  ])
+    """
+    found = np.zeros(len(ends))
+    _interpolate_counts(values, counts, ends, percentage, found)
+    return found
+
+
+@compiled
+def _interpolate_counts(values, counts, ends, percentage, found):
+    begin = 0
+    for run in range(len(ends)):
+        end = ends[run]
+        if end > begin:
+            position = (counts[begin:end].sum() - 1) * percentage
+            lower, upper = int(np.floor(position)), int(np.ceil(position))
+            place, passed = begin, counts[begin]
+            while passed <= lower:
+                place += 1
+                passed += counts[place]
+            below = values[place]
+            while passed <= upper:
+                place += 1
+                passed += counts[place]
+            above = values[place]
+            found[run] = below if below == above else below + (above - below) * (position - lower)
+        begin = end
+
+
 @compiled
 def _interpolate(values, ends, percentage, found):
     begin = 0

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from forebay.access_patterns import Choice, choose
 from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.bound import HOLISTIC
+from forebay.aggregates.bound import COUNTED, HOLISTIC
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.window_join import WindowJoin
@@ -154,7 +154,7 @@ def bind_call(
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
         texts = [_text(aggregate) for aggregate in named]
-        holistic = [text for text, aggregate in zip(texts, named, strict=True) if aggregate.function in HOLISTIC]
+        holistic = [text for text, each in zip(texts, bound, strict=True) if each.function in HOLISTIC and not each.counted]
         reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
     if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
         raise InvalidArgument(
@@ -226,7 +226,7 @@ def _unnamed(aggregate: Aggregate) -> Column:
     if aggregate.function == "approx_top_k":  # Spark has it in SQL alone
         return F.call_function("approx_top_k", *map(_column, aggregate.arguments), *map(F.lit, aggregate.options.values()))
     function = getattr(F, aggregate.function)
-    column: Column = function(*aggregate.arguments, **aggregate.options)
+    column: Column = function(*aggregate.arguments, **{k: v for k, v in aggregate.options.items() if k != COUNTED})
     return column
 
 

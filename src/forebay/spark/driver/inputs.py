@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
-from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import UnsupportedType
 from forebay.spark.driver.columns import quoted, text_of
@@ -78,12 +78,7 @@ class Inputs:
         columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
         kinds = [self._df.select(column).schema.fields[0].dataType for column in columns]
         options: dict[str, Any] = {**aggregate.options, "ansi": self._ansi}
-        for kind in kinds:
-            require_supported(kind, f"the argument of {result.name}")
-        if name in _ORDERED and isinstance(kinds[_ORDERED[name]], T.ArrayType | T.StructType):
-            raise UnsupportedType(f"{result.name} would have to order {kinds[_ORDERED[name]].simpleString()} values")
-        if name in _AS_DOUBLE | _ADDED_UP and not isinstance(kinds[0], T.NumericType | T.StringType):
-            raise UnsupportedType(f"{result.name} is not supported over {kinds[0].simpleString()}; cast it to a number")
+        _require_types(aggregate, result.name, kinds)
         if name in _AS_DOUBLE:
             columns = [column.cast("double") for column in columns]
         elif name in _ADDED_UP:
@@ -199,3 +194,16 @@ def _is_star(argument: Column | str) -> bool:
 
 def _arrow(kind: T.DataType) -> Any:
     return to_arrow_type(kind, timezone="UTC")
+
+
+def _require_types(aggregate: Aggregate, text: str, kinds: list[T.DataType]) -> None:
+    """Raise `UnsupportedType` if a function cannot have arguments of some types."""
+    for kind in kinds:
+        require_supported(kind, f"the argument of {text}")
+    ordered = _ORDERED.get(aggregate.function)
+    if ordered is not None and isinstance(kinds[ordered], T.ArrayType | T.StructType):
+        raise UnsupportedType(f"{text} would have to order {kinds[ordered].simpleString()} values")
+    if COUNTED in aggregate.options and isinstance(kinds[0], T.ArrayType | T.StructType | T.MapType):
+        raise UnsupportedType(f"{text} would have to count {kinds[0].simpleString()} values; leave counted out")
+    if aggregate.function in _AS_DOUBLE | _ADDED_UP and not isinstance(kinds[0], T.NumericType | T.StringType):
+        raise UnsupportedType(f"{text} is not supported over {kinds[0].simpleString()}; cast it to a number")

@@ -1,0 +1,72 @@
+"""Aggregates that need all values of a window, from how often each value came: such counts merge, as those of rows do not.
+
+So they are incremental: a hot key is counted by all tasks before the shuffle, and what meets in one task is one count for
+each different value. This is the value-wise form of local and global aggregation, and its results are exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates import frequent
+from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.frequent import COUNT, ITEM
+from forebay.aggregates.holistic import percentiles
+from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+from forebay.aggregates.sketches import joined, of_all
+from forebay.aggregates.sorting import interpolated_counts
+
+_PLACE = "place"
+
+
+def _name(aggregate: BoundAggregate) -> str:
+    return f"{aggregate.inputs[0]}.counts"
+
+
+def _counts(aggregate: BoundAggregate) -> Parts:
+    item = pl.Series(pa.nulls(0, aggregate.input_types[0]))
+    dtype = pl.List(pl.Struct({ITEM: item.dtype, COUNT: pl.Int64}))
+    counts = frequent.counts(pl.col(aggregate.inputs[0]).drop_nulls())
+    return {_name(aggregate): Part(counts, lambda part: of_all(joined(part), frequent.merged, dtype))}
+
+
+def _sorted(lists: pl.Series, *by: pl.Expr) -> pl.DataFrame:
+    """The values of all lists with their counts, and the place of each one's list, in order."""
+    flat = pl.DataFrame({_PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True), "all": lists})
+    return flat.filter(pl.col("all").list.len() > 0).explode("all").unnest("all").sort(_PLACE, *by)
+
+
+def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    lists = partials[_name(aggregate)]
+    flat = _sorted(lists, pl.col(ITEM))
+    sizes = lists.list.len().to_numpy().astype(np.int64)
+    values, counts, ends = flat[ITEM].to_numpy(), flat[COUNT].to_numpy(), np.cumsum(sizes)
+    return percentiles(aggregate, sizes, lambda percentage: interpolated_counts(values, counts, ends, percentage))
+
+
+def _mode_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    lists = partials[_name(aggregate)]
+    most = _sorted(lists, -pl.col(COUNT), pl.col(ITEM)).group_by(_PLACE, maintain_order=True).first()
+    rows = pl.DataFrame({_PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
+    return to_arrow(rows.join(most, on=_PLACE, how="left", maintain_order="left")[ITEM], aggregate.result)
+
+
+def _set_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    return to_arrow(partials[_name(aggregate)].list.eval(pl.element().struct.field(ITEM)), aggregate.result)
+
+
+def _distinct_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    return to_arrow(partials[_name(aggregate)].list.len().cast(pl.Int64), aggregate.result)
+
+
+_percentile = Function(_counts, _percentile_result)
+
+FUNCTIONS = {
+    "median": _percentile,
+    "percentile": _percentile,
+    "mode": Function(_counts, _mode_result),
+    "collect_set": Function(_counts, _set_result),
+    "count_distinct": Function(_counts, _distinct_result),
+}
