@@ -1,10 +1,11 @@
 """How forebay and Spark's own windows on RocksDB behave as one thing grows, in one run on this machine.
 
-    python benchmarks/scaling.py [batch] [keys] [skew] [cores] [latency] [state]
+    python benchmarks/scaling.py [batch] [keys] [skew] [counted] [cores] [latency] [state]
 
 batch     rows in a micro-batch: 1,000 to 1 million (tumbling median)
 keys      bidders: 1,000 to 10 million (tumbling median)
 skew      NEXMark's own bids, three of four by one bidder at a time, and the same without hot ones (Q7, Q11, Q11-Median)
+counted   tumbling medians of 1,000 and of a million different values: rows, counts of values (`counted=True`), Spark
 cores     1 and 2 cores of one process; 1, 2 and 4 executors of one core (tumbling median). The machine has two cores
 latency   events per second of wall time against quantiles of latency, for Q7, Q11 and Q11-Median (FlowKV, figure 9)
 state     GB of state in sessions that do not end, with 256 MB of memory (session median over bids of 1,000 bytes)
@@ -146,6 +147,23 @@ def skew() -> Iterator[Row]:
                 yield {"query": query, "bidders": "hot" if ratio > 1 else "even", "engine": engine, "bids/s": measured}
 
 
+def counted() -> Iterator[Row]:
+    """As many events as in `skew`; an even spread is over as many bidders as NEXMark has at a time."""
+    with session() as spark:
+        for ratio, values in itertools.product((4, 1), (1_000, 1_000_000)):
+            for state, batches in (("rows", 10), ("counts", 10), ("spark", 4)):
+                stream = bids(spark, maxEventsPerTrigger=1_000_000, events=batches * 1_000_000, hotBiddersRatio=ratio)
+                stream = stream.withColumn("price", F.pmod(F.xxhash64("price", "dateTime"), F.lit(values)))
+                if state == "spark":
+                    medians = tumbling_median("spark", stream)
+                else:
+                    median = fb.median("price", counted=state == "counts")
+                    medians = fb.groupBy(stream, fb.window("dateTime", "10 seconds"), "bidder").agg(median)
+                measured, _ = rate(progress(medians))
+                bidders = "hot" if ratio > 1 else "even"
+                yield {"bidders": bidders, "different values": values, "state": state, "bids/s": measured}
+
+
 def cores() -> Iterator[Row]:
     masters = {"1 core": ("local[1]", 1), "2 cores": ("local[2]", 2)}
     masters |= {f"{n} executors of 1 core": (f"local-cluster[{n},1,2048]", n) for n in (1, 2, 4)}
@@ -191,7 +209,9 @@ def state(most: int = 10) -> Iterator[Row]:
         query.stop()
 
 
-PARTS: dict[str, Callable[[], Iterator[Row]]] = {part.__name__: part for part in (batch, keys, skew, cores, latency, state)}
+PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    part.__name__: part for part in (batch, keys, skew, counted, cores, latency, state)
+}
 
 
 def main() -> None:
