@@ -194,13 +194,12 @@ class ExtentLog(Groups):
         """
         if self.base.version is None:
             return {}
-        try:
-            found = {self.base.version: manifests.read(self._directory, self.base.version)}
-        except VersionNotFound as error:
+        if not (self._directory / filenames.manifest(self.base.version)).exists():
             raise StateDirectoryError(
                 f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
                 "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
-            ) from error
+            )
+        found = {self.base.version: self.base}
         for version in self.base.history[: self._options.retain_versions - 2]:
             with contextlib.suppress(VersionNotFound):
                 found[version] = self._manifest(version)

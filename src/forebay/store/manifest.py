@@ -176,7 +176,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "fired_until": manifest.fired_until,
         "secret": manifest.secret,
         "counters": asdict(manifest.counters),
-        "segments": [asdict(segment) for segment in manifest.segments.values()],
+        "segments": [vars(segment) for segment in manifest.segments.values()],
         "extents": extents,
         **parts,
     }
