@@ -112,6 +112,7 @@ EXPECTED = {
     "q5": expected_q5,
     "q5-append": expected_q5,
     "q7": expected_q7,
+    "q7-ties": expected_q7,
     "q7-session": expected_q7_session,
     "q8": expected_q8,
     "q9": expected_q9,

@@ -74,6 +74,12 @@ def q7(bids: DataFrame) -> DataFrame:
     return listed.select("window", F.inline(F.filter("bids", lambda bid: bid.price == F.col("highest"))))
 
 
+def q7_ties(bids: DataFrame) -> DataFrame:
+    """Q7 that keeps no bids but those that tie. RMW."""
+    best = fb.groupBy(bids, fb.window("dateTime", "10 seconds")).agg(fb.all_max_by(_bid(), "price").alias("bids"))
+    return best.select("window", F.inline("bids"))
+
+
 def q7_session(bids: DataFrame) -> DataFrame:
     """Highest bids of each bidder's sessions. AUR."""
     listed = fb.groupBy(bids, fb.session_window("dateTime", "10 seconds"), "bidder").agg(
@@ -148,7 +154,7 @@ def nbqx(auctions: DataFrame, bids: DataFrame) -> DataFrame:
 
 QUERIES: dict[str, Callable[..., DataFrame]] = {
     query.__name__.replace("_", "-"): query
-    for query in (q0, q1, q2, q3, q4, q5, q5_append, q6, q7, q7_session, q8, q9, q10, q11, q11_median, q12, nbqx)
+    for query in (q0, q1, q2, q3, q4, q5, q5_append, q6, q7, q7_ties, q7_session, q8, q9, q10, q11, q11_median, q12, nbqx)
 }
 """By the names that the command line knows."""
 
