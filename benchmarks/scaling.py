@@ -6,7 +6,7 @@ batch     rows in a micro-batch: 1,000 to 1 million (tumbling median)
 keys      bidders: 1,000 to 10 million (tumbling median)
 skew      NEXMark's own bids, three of four by one bidder at a time, and the same without hot ones (Q7, Q11, Q11-Median)
           Q7-Ties is Q7 without a list of all bids
-counted   medians of 100 and of a million different prices in windows of 9 minutes: rows, and counts of values (`counted=True`)
+counted   medians of 100 and of a million different prices in windows of 9 minutes: rows, and counts (`counted=True`)
 cores     1 and 2 cores of one process; 1, 2 and 4 executors of one core (tumbling median). The machine has two cores
 latency   events per second of wall time against quantiles of latency, for Q7, Q11 and Q11-Median (FlowKV, figure 9)
 state     GB of state in sessions that do not end, with 256 MB of memory (session median over bids of 1,000 bytes)
