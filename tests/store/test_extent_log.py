@@ -4,13 +4,13 @@ import errno
 import os
 import time
 import zlib
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError
 from forebay.store import extent_log, segment_reader
-from forebay.store import manifest as manifests
 from forebay.store.extent_log import ExtentLog
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
@@ -97,24 +97,24 @@ def test_an_attempt_that_was_overtaken_removes_nothing(tmp_path, monkeypatch, wh
     """A newer run commits twice, so that the version that the older attempt began from goes."""
 
     def overtake():
-        monkeypatch.setattr(manifests, "read", read)
+        monkeypatch.setattr(Path, "exists", exists)
         for group in (1, 2):
             newer.append(group, rows(group))
             versions.append(newer.commit(None, Counters()))
 
-    def read_at_last(directory, version):
+    def look_at_last(path):
         overtake()
-        return read(directory, version)
+        return exists(path)
 
     first = ExtentLog(tmp_path, None, Options())
     first.append(0, rows(0))
-    version, versions, read = first.commit(None, Counters()), [], manifests.read
+    version, versions, exists = first.commit(None, Counters()), [], Path.exists
     older, newer = (ExtentLog(tmp_path, version, Options()) for _ in range(2))
     older.append(1, rows(1))
     if when == "before it looks":
         overtake()
     else:
-        monkeypatch.setattr(manifests, "read", read_at_last)
+        monkeypatch.setattr(Path, "exists", look_at_last)
     with pytest.raises(StateDirectoryError, match="a newer run of the query has overtaken it"):
         older.commit(None, Counters())
     for number, there in enumerate(versions):
