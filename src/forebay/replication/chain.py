@@ -7,6 +7,7 @@ passed on. So no host holds more than a few chunks in memory, and the slowest on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -295,6 +296,7 @@ class _Link:
         self._credits, self.lacking = 0, set[int]()
         self.refusing: Outcome | None = None
         self._outcome: Outcome | None = None
+        self._refusal = ""
         most = min(offer.most, sum(offer.files.values()))
         patience = (_PATIENCE + most / _SLOWEST) * (1 + len(offer.chain))
         described = flight.FlightDescriptor.for_command(json.dumps(vars(offer), default=str).encode())
@@ -336,7 +338,7 @@ class _Link:
                     self._begun = True
                 self._writer.write_with_metadata(batch, said)
         except ReplicationError as error:
-            raise _Broken(str(error)) from error
+            raise _Broken(self._refusal or self._last_words() or str(error)) from error
         self._credits -= 1
 
     def outcome(self) -> Outcome:
@@ -354,11 +356,19 @@ class _Link:
         with self._peer.failing():
             said: dict[str, Any] = json.loads(self._reader.read_chunk().app_metadata.to_pybytes())
         if "refused" in said:
-            raise ReplicationError(said["refused"])
+            self._refusal = str(said["refused"])
+            raise ReplicationError(self._refusal)
         self._credits += said.get("credits", 0)
         self.lacking |= set(said.get("lacking", ()))
         if "outcome" in said:
             self._outcome = Outcome(**said["outcome"])
+
+    def _last_words(self) -> str:
+        """Why the other side takes no more, if it has said so: writing to it fails without a reason."""
+        with contextlib.suppress(ReplicationError):
+            while self._outcome is None:
+                self._hear()
+        return self._refusal
 
     def _close(self) -> None:
         try:
