@@ -151,7 +151,7 @@ def skew() -> Iterator[Row]:
 
 
 def counted() -> Iterator[Row]:
-    """Windows have five million bids of ten auctions, in which all are, or of 100,000 auctions."""
+    """A window has five million bids, for ten auctions or for 100,000."""
     with session() as spark:
         for keys, values in itertools.product((10, 100_000), (100, 1_000_000)):
             for state in ("rows", "counts"):

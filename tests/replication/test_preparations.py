@@ -94,7 +94,7 @@ def test_a_host_with_a_replica_opens_the_store_without_reading_its_key_index(two
         wait_for(lambda: prepared(two_hosts) and two_hosts.agent.preparations._ready[INSTANCE].store.base.version.number > 8)
     moved = open_at(two_hosts, 1, version)
     assert is_read(moved)
-    assert two_hosts.agent.preparations.prepared == []
+    assert [*two_hosts.agent.preparations._ready] == []
     assert content(moved) == expected
     version = put(moved, range(50), -1)
     assert content(open_at(two_hosts, 0, version)) == expected | dict.fromkeys(range(50), -1)
@@ -186,8 +186,8 @@ def test_small_stores_are_not_prepared(held, tmp_path):
     put(small, np.arange(100), 0)
     prepares.note(ANOTHER, small.base)
     prepares.note(INSTANCE, store.base)
-    wait_for(lambda: prepares.prepared != [])
-    assert prepares.prepared == [INSTANCE]
+    wait_for(lambda: [*prepares._ready] != [])
+    assert [*prepares._ready] == [INSTANCE]
 
 
 def test_what_is_too_large_is_prepared_when_there_is_room(held, tmp_path):
@@ -195,13 +195,13 @@ def test_what_is_too_large_is_prepared_when_there_is_room(held, tmp_path):
     (tmp_path / ANOTHER).symlink_to(tmp_path / INSTANCE)
     prepares = Preparations(Holdings(tmp_path), 12 << 20)  # one has 8 MiB
     prepares.note(INSTANCE, store.base)
-    wait_for(lambda: prepares.prepared == [INSTANCE])
+    wait_for(lambda: [*prepares._ready] == [INSTANCE])
     prepares.note(ANOTHER, store.base)
     wait_for(lambda: ANOTHER in prepares._too_large)
-    assert prepares.prepared == [INSTANCE]
+    assert [*prepares._ready] == [INSTANCE]
     assert prepares.take(INSTANCE) is not None
     prepares.note(ANOTHER, store.base)
-    wait_for(lambda: prepares.prepared == [ANOTHER])
+    wait_for(lambda: [*prepares._ready] == [ANOTHER])
 
 
 def test_nothing_is_prepared_where_there_may_be_no_memory(held, tmp_path):
@@ -229,13 +229,13 @@ def test_after_a_failure_a_store_is_left_alone_for_some_versions(held, tmp_path)
         path.rename(path.with_suffix(".gone"))
     prepares.note(INSTANCE, versions[-10])
     wait_for(lambda: INSTANCE in prepares._resting and prepares._working is None)
-    assert prepares.prepared == []
+    assert [*prepares._ready] == []
     for path in (tmp_path / INSTANCE).glob("*.gone"):
         path.rename(path.with_suffix(".arrow"))
     prepares.note(INSTANCE, versions[-9])
     assert not prepares._wanted
     prepares.note(INSTANCE, versions[-1])
-    wait_for(lambda: prepares.prepared == [INSTANCE])
+    wait_for(lambda: [*prepares._ready] == [INSTANCE])
     assert not prepares._resting
 
 
@@ -250,7 +250,7 @@ def test_files_that_go_while_they_are_read_do_not_matter(held, tmp_path, monkeyp
 
     monkeypatch.setattr(index_log, "read", read_and_remove)
     prepares.note(INSTANCE, store.base)
-    wait_for(lambda: prepares.prepared == [INSTANCE])
+    wait_for(lambda: [*prepares._ready] == [INSTANCE])
 
 
 @pytest.fixture
@@ -277,8 +277,8 @@ def test_what_is_forgotten_while_it_is_prepared_is_not_kept(held, blocked):
     goes_on.set()
     (prepares._holdings.root / ANOTHER).symlink_to(prepares._holdings.root / INSTANCE)
     prepares.note(ANOTHER, store.base)
-    wait_for(lambda: prepares.prepared != [])
-    assert prepares.prepared == [ANOTHER]
+    wait_for(lambda: [*prepares._ready] != [])
+    assert [*prepares._ready] == [ANOTHER]
 
 
 def test_a_task_waits_for_a_store_that_is_being_prepared(held, blocked):

@@ -12,13 +12,11 @@ import pyarrow as pa
 
 from forebay.aggregates import frequent
 from forebay.aggregates.bound import BoundAggregate
-from forebay.aggregates.frequent import COUNT, ITEM
+from forebay.aggregates.frequent import COUNT, ITEM, PLACE
 from forebay.aggregates.holistic import percentiles
 from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
 from forebay.aggregates.sketches import joined, of_all
 from forebay.aggregates.sorting import interpolated_counts
-
-_PLACE = "place"
 
 
 def _name(aggregate: BoundAggregate) -> str:
@@ -32,15 +30,9 @@ def _counts(aggregate: BoundAggregate) -> Parts:
     return {_name(aggregate): Part(counts, lambda part: of_all(joined(part), frequent.merged, dtype))}
 
 
-def _sorted(lists: pl.Series, *by: pl.Expr) -> pl.DataFrame:
-    """The values of all lists with their counts, and the place of each one's list, in order."""
-    flat = pl.DataFrame({_PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True), "all": lists})
-    return flat.filter(pl.col("all").list.len() > 0).explode("all").unnest("all").sort(_PLACE, *by)
-
-
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     lists = partials[_name(aggregate)]
-    flat = _sorted(lists, pl.col(ITEM))
+    flat = frequent.exploded(lists).sort(PLACE, ITEM)
     sizes = lists.list.len().to_numpy().astype(np.int64)
     values, counts, ends = flat[ITEM].to_numpy(), flat[COUNT].to_numpy(), np.cumsum(sizes)
     return percentiles(aggregate, sizes, lambda percentage: interpolated_counts(values, counts, ends, percentage))
@@ -48,9 +40,9 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
 
 def _mode_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     lists = partials[_name(aggregate)]
-    most = _sorted(lists, -pl.col(COUNT), pl.col(ITEM)).group_by(_PLACE, maintain_order=True).first()
-    rows = pl.DataFrame({_PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
-    return to_arrow(rows.join(most, on=_PLACE, how="left", maintain_order="left")[ITEM], aggregate.result)
+    most = frequent.exploded(lists).sort(PLACE, -pl.col(COUNT), ITEM).group_by(PLACE, maintain_order=True).first()
+    rows = pl.DataFrame({PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
+    return to_arrow(rows.join(most, on=PLACE, how="left", maintain_order="left")[ITEM], aggregate.result)
 
 
 def _set_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:

@@ -11,13 +11,26 @@ import polars as pl
 
 ITEM, COUNT = "item", "count"
 
-_PLACE = "place"
+PLACE = "place"
+"""The place of a list among others, where their values are one column."""
 
 
 def counts(values: pl.Expr) -> pl.Expr:
     """How often each value occurs, in order of arrival: an expression over a group."""
     items = values.unique(maintain_order=True)
     return pl.struct(items.alias(ITEM), values.unique_counts().cast(pl.Int64).alias(COUNT))
+
+
+def exploded(lists: pl.Series) -> pl.DataFrame:
+    """The values of all lists with their counts, and the place of each one's list.
+
+    Examples
+    --------
+    >>> exploded(pl.Series([[{"item": "a", "count": 2}], [], [{"item": "b", "count": 1}]])).rows()
+    [(0, 'a', 2), (2, 'b', 1)]
+    """
+    flat = pl.DataFrame({PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True), "all": lists})
+    return flat.filter(pl.col("all").list.len() > 0).explode("all").unnest("all")
 
 
 def merged(lists: pl.Series, most: int | None = None) -> pl.Series:
@@ -33,14 +46,12 @@ def merged(lists: pl.Series, most: int | None = None) -> pl.Series:
     >>> merged(pl.Series([twice]), most=1).to_list()
     [[{'item': 'b', 'count': 2}]]
     """
-    flat = pl.DataFrame({_PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True), "all": lists})
-    flat = flat.filter(pl.col("all").list.len() > 0).explode("all").unnest("all")
-    flat = flat.group_by(_PLACE, ITEM, maintain_order=True).agg(pl.col(COUNT).sum())
+    flat = exploded(lists).group_by(PLACE, ITEM, maintain_order=True).agg(pl.col(COUNT).sum())
     if most is not None:
-        flat = flat.sort(_PLACE, COUNT, descending=[False, True], maintain_order=True)
+        flat = flat.sort(PLACE, COUNT, descending=[False, True], maintain_order=True)
         beyond = pl.col(COUNT).get(most, null_on_oob=True).fill_null(0)
-        flat = flat.with_columns((pl.col(COUNT) - beyond).over(_PLACE)).filter(pl.col(COUNT) > 0)
-    lists_of_all = flat.group_by(_PLACE, maintain_order=True).agg(pl.struct(ITEM, COUNT).alias("all"))
-    rows = pl.DataFrame({_PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
-    found = rows.join(lists_of_all, on=_PLACE, how="left", maintain_order="left")["all"]
+        flat = flat.with_columns((pl.col(COUNT) - beyond).over(PLACE)).filter(pl.col(COUNT) > 0)
+    lists_of_all = flat.group_by(PLACE, maintain_order=True).agg(pl.struct(ITEM, COUNT).alias("all"))
+    rows = pl.DataFrame({PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
+    found = rows.join(lists_of_all, on=PLACE, how="left", maintain_order="left")["all"]
     return found.fill_null([]).alias(lists.name)

@@ -339,7 +339,8 @@ def median(col: ColumnOrName, *, counted: bool = False) -> Aggregate:
         Numbers.
     counted : bool
         Keep how often each value came, not each row. Then it is incremental: tasks count before the shuffle, so that the
-        rows of a hot key do not all meet in one task. It pays where values come again and again.
+        rows of a hot key do not all meet in one task. It pays where a key has far more rows in a window than different
+        values.
 
     Examples
     --------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,8 +103,7 @@ class ReplicatedArchive:
         if version is not None:
             with contextlib.suppress(VersionNotFound, CorruptState):
                 segments = self._holdings.read(self._instance, version).segments
-                there = set(os.listdir(directory)) if directory.exists() else set()  # noqa: PTH208 - many paths would cost more
-                for segment in segments.keys() - there:
+                for segment in segments.keys() - {path.name for path in directory.glob("*")}:
                     self._holdings.give(self._instance, segment, directory)
         if self._holdings.give(self._instance, name, directory):
             return 0

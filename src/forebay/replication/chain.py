@@ -338,7 +338,7 @@ class _Link:
                     self._begun = True
                 self._writer.write_with_metadata(batch, said)
         except ReplicationError as error:
-            raise _Broken(self._refusal or self._last_words() or str(error)) from error
+            raise _Broken(self._last_words() or str(error)) from error
         self._credits -= 1
 
     def outcome(self) -> Outcome:
@@ -349,7 +349,7 @@ class _Link:
             while self._outcome is None:
                 self._hear()
         except ReplicationError as error:
-            raise _Broken(str(error)) from error
+            raise _Broken(self._last_words() or str(error)) from error
         return self._outcome
 
     def _hear(self) -> None:
@@ -366,7 +366,7 @@ class _Link:
     def _last_words(self) -> str:
         """Why the other side takes no more, if it has said so: writing to it fails without a reason."""
         with contextlib.suppress(ReplicationError):
-            while self._outcome is None:
+            while not self._refusal and self._outcome is None:
                 self._hear()
         return self._refusal
 

@@ -84,14 +84,8 @@ class Preparations:
             _log.warning("key indexes are not read ahead, for memory cannot be shared here: %s", error)
         threading.Thread(target=self._work, name="preparing", daemon=True).start()
 
-    @property
-    def prepared(self) -> list[str]:
-        """The instances whose stores are prepared."""
-        with self._changed:
-            return sorted(self._ready)
-
     def note(self, instance: str, made: Manifest) -> None:
-        """A version has come from another host, with all its files. Small stores are not prepared."""
+        """A version has come from another host, with all its files. Stores without a picture are opened soon enough."""
         if not self._most_bytes or not pictured(made):
             return
         number = _number(made)

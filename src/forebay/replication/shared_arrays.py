@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from forebay.store.prepared import Array
+from forebay.store.pictures import Array
 
 _HEADER_BYTES = 1 << 16
 _MOST_FILES = 64

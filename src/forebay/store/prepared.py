@@ -7,14 +7,11 @@ done that before, and has followed the versions since, can hand it over instead:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, runtime_checkable
-
-import numpy.typing as npt
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from forebay.store.manifest import PICTURES, Manifest
+from forebay.store.pictures import Array
 from forebay.store.segment import Extent
-
-Array = npt.NDArray[Any]
 
 
 class Prepared(NamedTuple):
@@ -41,7 +38,7 @@ class Preparing(Protocol):
 
 
 def pictured(manifest: Manifest) -> list[Extent]:
-    """Where the picture of a store's key index lies; nothing if it is so small that it has none."""
+    """Where the picture of a store's key index lies; nothing as long as it has none (`forebay.store.index_log.write`)."""
     return [extent for extent in manifest.extents if extent.group >= PICTURES and not extent.part]
 
 

@@ -30,8 +30,9 @@ from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import INDEXES, Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
+from forebay.store.pictures import Array
 from forebay.store.pieces import by_trigger_time
-from forebay.store.prepared import Array, Prepared, named, within
+from forebay.store.prepared import Prepared, named, within
 from forebay.store.row_buffer import RowBuffer, Rows
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.store.window_extents import WindowExtents

@@ -16,8 +16,8 @@ from forebay.store.form import Form
 from forebay.store.index_log import groups_of
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import KIND_BITS
+from forebay.store.pictures import Array
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
-from forebay.store.prepared import Array
 from forebay.store.row_buffer import Rows
 from forebay.store.segment import Extent
 from forebay.store.segments import SEGMENT_BYTES
