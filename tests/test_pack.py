@@ -44,6 +44,23 @@ def test_rows_that_are_far_apart(length, last, partitions, instances):
     assert found == {row: (vnodes[which[row]], times[row] // length * length) for row in range(7)}
 
 
+@pytest.mark.parametrize("offset", [0, 3])
+def test_windows_without_keys_are_on_virtual_nodes_of_their_own(offset):
+    times, same = np.array([-11, 0, 9, 10, 25, 31, 49], np.int64), np.full(7, 42)
+    chunk = pa.record_batch({TIME: pa.array(times, pa.timestamp("us")), HIGH: same, "a0": np.arange(7)})
+    packed = pa.schema([("a0", pa.int64())])
+    plan = WindowPlan(AlignedWindows(10, 10, offset), packed, (), Aggregation((), (TOTAL,)), Pattern.AAR, packed)
+    vnodes = vnode_ids(2, 2)
+    found = {
+        row: (vnode, start)
+        for vnode, blob in pack(iter([chunk]), plan, vnodes, spread=True)
+        for batch in blobs.read(blob)[0]
+        for row, start in zip(batch["a0"].to_pylist(), batch[SLICE].to_pylist(), strict=True)
+    }
+    windows = (times - offset) // 10
+    assert found == {row: (vnodes[windows[row] % 4], windows[row] * 10 + offset) for row in range(7)}
+
+
 @pytest.mark.parametrize("hashed", [False, True])
 def test_hashes_of_spark_come_along_only_for_state_that_has_them(hashed):
     """Partial aggregates of update mode, whose keys tell them apart otherwise."""

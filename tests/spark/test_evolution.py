@@ -13,6 +13,7 @@ from streams import assert_same, generate, oracle
 
 import forebay as fb
 from forebay.errors import CorruptState
+from forebay.spark.driver import planner
 from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
 from forebay.state.layout import history as history_of
@@ -140,6 +141,30 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, case):
     expected = oracle(growing.static(0, 1), of_spark("ts", *durations), ["key"], aggregates)
     assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
     assert fb.progress(query).rowsIn > first.rowsIn > 0 == first.rowsOut
+
+
+@pytest.mark.parametrize("begun", ["now", "before windows were spread"])
+def test_windows_without_keys_stay_where_they_were_begun(growing, tmp_path, monkeypatch, begun):
+    aggregates = [fb.count("*").alias("n"), fb.median("i"), fb.sum("i")]
+
+    def result():
+        return fb.groupBy(growing.streaming(wide=False), fb.window("ts", "10 seconds")).agg(*aggregates)
+
+    growing.grow(0, 1)
+    with monkeypatch.context() as earlier:
+        if begun != "now":
+            earlier.setattr(planner, "_apart", lambda windows: False)
+        run(result(), tmp_path)
+    growing.grow(2, 3, 4)
+    run(result(), tmp_path)
+    (layout,) = (tmp_path / "ck" / "forebay").iterdir()
+    vnodes = {path.name.partition("-")[0] for path in layout.iterdir() if path.is_dir()}
+    assert len(vnodes) == (4 if begun == "now" else 1)
+    growing.end()
+    run(result(), tmp_path)
+    expected = oracle(growing.static(), F.window("ts", "10 seconds"), [], aggregates)
+    found = growing.spark.read.parquet(str(tmp_path / "out"))
+    assert assert_same(found, expected, 0) > 5
 
 
 @pytest.mark.slow

@@ -92,8 +92,13 @@ def layout(*aggregates, **more):
 
 @pytest.mark.parametrize(
     "begun",
-    [{}, {"identity": "siphash-2-4-128"}, {"kind": "window", "identity": "siphash-2-4-128"}],
-    ids=["earlier release", "without kinds", "now"],
+    [
+        {},
+        {"identity": "siphash-2-4-128"},
+        {"kind": "window", "identity": "siphash-2-4-128"},
+        {"kind": "window", "identity": "siphash-2-4-128", "spread": "by window"},
+    ],
+    ids=["earlier release", "without kinds", "not spread", "now"],
 )
 @pytest.mark.parametrize("seed", range(8))
 def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monkeypatch, begun, seed):
@@ -101,13 +106,15 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monk
     root, window = Root(tmp_path), f"window(ts, {seed})"
     unchanged, before, after = (layout(*names, window=window) for names in (("s", "n"), ("s", "n", "max"), ("s", "min")))
     names = [Location.new(root, 0, {**each, **begun}).layout for each in (unchanged, before)]
-    now = [SimpleNamespace(layout={**each, "kind": "window"}) for each in (unchanged, after)]
+    now = [SimpleNamespace(layout={**each, "kind": "window", "spread": "by window"}) for each in (unchanged, after)]
     monkeypatch.setattr(listener.queries, "operators", lambda plan: now)
-    found, hashed = listener._directories_of(root, "", 0, updating=False)
+    found, lacking = listener._directories_of(root, "", 0, updating=False)
     assert found == {
         layout_id(as_stored(each.layout, updating=False)): [name] for each, name in zip(now, names, strict=True)
     }
-    assert hashed == {each: [] if begun else there for each, there in found.items()}
+    assert lacking == {
+        what: {each: [] if what in begun else there for each, there in found.items()} for what in ("identity", "spread")
+    }
     version = "000000000001-00000000"
     for each, name in zip(now[:1], names, strict=False):  # tasks that the listener has told nothing
         stored = as_stored(each.layout, updating=False)

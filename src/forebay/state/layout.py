@@ -33,7 +33,10 @@ KIND, IDENTITY = "kind", "identity"
 VNODES = "virtualNodes"
 """What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
 
-_ADDED = (KIND, IDENTITY)
+SPREAD = "spread"
+"""What a layout has if each window has a virtual node of its own, where there are no keys to tell them apart."""
+
+_ADDED = (KIND, IDENTITY, SPREAD)
 """Layouts that state was begun with before there were these do not have them."""
 
 _TOKEN = re.compile(
@@ -61,7 +64,8 @@ def as_begun(layout: Layout, first: Layout) -> Layout:
 
 def _names(layout: Layout) -> list[str]:
     """The names that a layout has and had in earlier releases."""
-    return [layout_id(layout), *(layout_id(as_begun(layout, first)) for first in ({}, {IDENTITY: ""}))]
+    earlier: list[Layout] = [{}, {IDENTITY: ""}, {IDENTITY: "", KIND: ""}]
+    return [layout_id(layout), *(layout_id(as_begun(layout, first)) for first in earlier)]
 
 
 def kind_of(layout: Layout) -> str:

@@ -31,9 +31,9 @@ from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import redefined
 from forebay.spark.driver.policies import Policies
-from forebay.spark.properties import CHECKPOINT, DIRECTORIES, HASHED, OUTPUT_MODE, REFUSED
+from forebay.spark.properties import BEGUN_WITHOUT, CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
 from forebay.state import layout as layouts
-from forebay.state.layout import IDENTITY, VNODES, Layout
+from forebay.state.layout import IDENTITY, SPREAD, VNODES, Layout
 from forebay.state.places import Root
 from forebay.store import filenames
 
@@ -100,9 +100,9 @@ class _Listener(StreamingQueryListener):
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
             root = queries.root_of(query)
-            found, hashed = _directories_of(root, plan, logs.committed, updating=mode == "Update")
+            found, lacking = _directories_of(root, plan, logs.committed, updating=mode == "Update")
             conf.set(DIRECTORIES, json.dumps(found))
-            conf.set(HASHED, json.dumps(hashed))
+            conf.set(BEGUN_WITHOUT, json.dumps(lacking))
             _serve_metrics(session)
             sizes.learn(str(query.id), root, [name for names in found.values() for name in names])
             operators = queries.operators(plan)
@@ -218,11 +218,11 @@ def _require_even(plan: str, partitions: int) -> None:
 
 def _directories_of(
     root: Root, plan: str, committed: int, *, updating: bool
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The directories in which the operators of a plan have state, and those in which keys are identified by Spark's hashes.
+) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
+    """The directories in which the operators of a plan have state, by the names of layouts.
 
-    Both are by the names of layouts. `LayoutChanged` if there is state neither of a layout in the plan nor of one that can
-    become such; that it does is noted there.
+    And those with state that was begun by a release whose layouts did not say something yet, by what that is. `LayoutChanged`
+    if there is state neither of a layout in the plan nor of one that can become such; that it does is noted there.
     """
     stored = (layouts.as_stored(operator.layout, updating=updating) for operator in queries.operators(plan))
     here = {layouts.layout_id(layout): layout for layout in stored}
@@ -245,8 +245,10 @@ def _directories_of(
         heir = min(heirs, key=lambda each: (bool(found[each]), -kept[each]))
         layouts.record(root, name, history, begun[heir], committed + 1)
         found[heir].append(name)
-    hashed = {each: [name for name in names if IDENTITY not in histories[name][0]] for each, names in found.items()}
-    return found, hashed
+    return found, {
+        what: {each: [name for name in names if what not in histories[name][0]] for each, names in found.items()}
+        for what in (IDENTITY, SPREAD)
+    }
 
 
 def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:

@@ -17,8 +17,8 @@ from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import seconds
 from forebay.spark.driver.inputs import identity
-from forebay.state.layout import VNODES, Layout
-from forebay.windows import HIGH, LOW, TIME, Firing, Windows
+from forebay.state.layout import SPREAD, VNODES, Layout
+from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, Windows
 
 if TYPE_CHECKING:
     from forebay.aggregates.aggregation import Aggregation
@@ -141,9 +141,15 @@ def planned(
         "keys": [f"{key.text} {key.kind.simpleString()}" for key in keys],
         "aggregates": {text: dict(columns) for text, columns in reads.items()},
         "pattern": choice.pattern.name,
+        **({SPREAD: "by window"} if not keys and _apart(windowing.windows) else {}),
         **({VNODES: conf.virtual_nodes} if conf.virtual_nodes else {"instancesPerPartition": conf.instances_per_partition}),
     }
     return BoundOperator([*beside, *([] if stored_keys else key_columns), *kept], plan, schema, layout, choice, rows)
+
+
+def _apart(windows: Windows) -> bool:
+    """Whether windows have no row in common."""
+    return isinstance(windows, AlignedWindows) and windows.slide == windows.size
 
 
 def _told(firing: Firing) -> str:

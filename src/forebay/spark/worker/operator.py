@@ -20,7 +20,7 @@ from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.emitted import as_blobs, as_columns
 from forebay.spark.worker.stages import PAYLOAD
 from forebay.spark.worker.vnodes import IDLE
-from forebay.state.layout import Layout, Location, as_stored
+from forebay.state.layout import Layout, Location
 from forebay.store.disk import LOCAL, Disk, Together
 from forebay.windows import Buffered, GlobalWindow
 
@@ -209,7 +209,7 @@ class _Task:
     def begin(cls, pickled: bytes, layout: Layout, place: Place) -> _Task:
         plan = startup.loads(pickled)
         root, updating = task.state_root(place), task.updating()
-        stored = as_stored(layout, updating=updating)
+        stored = task.stored(layout, root)
         batch = int(startup.local_property("streaming.sql.batchId") or 0)
         disk = Together() if root.archive is None else LOCAL  # what an archive has is durable there
         return cls(plan, clock_of(plan), batch, updating, stored, task.directories(stored), root, disk)

@@ -57,6 +57,7 @@ def pack(
     *,
     updating: bool = False,
     hashed: bool = False,
+    spread: bool = False,
     fired_until: int | None = None,
     task: int = 0,
     packed: Packed | None = None,
@@ -64,15 +65,16 @@ def pack(
     """Blobs of a task's rows for virtual nodes, each with the id of its own. Rows without a time belong to no window.
 
     At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
-    come beside the rows, for state that was begun when keys were identified by those. Where accesses to state are captured,
-    rows are not combined, and have their number in order of arrival: that within the task, then that of the ``task``.
+    come beside the rows, for state that was begun when keys were identified by those; with ``spread`` windows are shared out
+    in place of keys, of which there are none. Where accesses to state are captured, rows are not combined, and have their
+    number in order of arrival: that within the task, then that of the ``task``.
     ``fired_until`` is as in `combiner_of`; what is done is counted in ``packed``.
     """
     writers = [BlobWriter() for _ in vnodes]
     done = Packed() if packed is None else packed
     combiner = combiner_of(plan, updating=updating, hashed=hashed, fired_until=fired_until)
     for chunk in chunks(batches) if plan.capture is None else _numbered(chunks(batches), task):
-        cells = Cells.of(chunk, plan, len(vnodes))
+        cells = Cells.of(chunk, plan, len(vnodes), spread=spread)
         rows = normalized(chunk, plan)
         placed = updating or not isinstance(plan.windows, AlignedWindows)
         beside = _placed(chunk, plan, hashed=hashed) if placed else {}
@@ -88,7 +90,7 @@ def pack(
             begin, end = int(cuts[position]), int(cuts[position + 1])
             for blob in writers[position].write(batch.slice(begin, end - begin), partial=combiner is not None):
                 yield int(vnodes[position]), blob
-        done.count(chunk, batch.num_rows, combined=combiner is not None)
+        done.count(cells.owners, batch.num_rows, combined=combiner is not None)
         if batch.num_rows > PAYS * chunk.num_rows:
             combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
@@ -113,7 +115,7 @@ class Packed:
     combined : int
         Rows of which partial aggregates were made.
     hottest : int
-        About how many rows were of the most frequent key of their chunk.
+        About how many rows were of the most frequent key of their chunk; of the most frequent window where those are spread.
     """
 
     rows: int = 0
@@ -121,14 +123,15 @@ class Packed:
     combined: int = 0
     hottest: int = 0
 
-    def count(self, chunk: pa.RecordBatch, out: int, *, combined: bool) -> None:
-        """Count a chunk. Its most frequent key is looked for in a sample."""
-        self.rows += chunk.num_rows
+    def count(self, owners: Times, out: int, *, combined: bool) -> None:
+        """Count a chunk with rows of these keys. The most frequent one is looked for in a sample."""
+        rows = len(owners)
+        self.rows += rows
         self.out += out
-        self.combined += chunk.num_rows if combined else 0
-        sample = chunk[HIGH].to_numpy()[:: max(1, chunk.num_rows // SAMPLE_ROWS)]
+        self.combined += rows if combined else 0
+        sample = owners[:: max(1, rows // SAMPLE_ROWS)]
         most = int(np.unique(sample, return_counts=True)[1].max())
-        self.hottest += round(most / len(sample) * chunk.num_rows)
+        self.hottest += round(most / len(sample) * rows)
 
 
 class Cells:
@@ -140,20 +143,23 @@ class Cells:
         The cells: the virtual node's position times ``span``, plus the slice's number.
     span : int
         Numbers of slices are below it.
+    owners : array
+        What decides the virtual node of each row: the hash of its key, or the number of its window.
     """
 
-    def __init__(self, codes: npt.NDArray[np.integer], span: int, slices: Callable[[Times], Times]) -> None:
-        self.codes, self.span, self._slices = codes, span, slices
+    def __init__(self, codes: Codes, span: int, slices: Callable[[Times], Times], owners: Times) -> None:
+        self.codes, self.span, self._slices, self.owners = codes, span, slices, owners
 
     @classmethod
-    def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int) -> Cells:
+    def of(cls, chunk: pa.RecordBatch, plan: WindowPlan, vnodes: int, *, spread: bool = False) -> Cells:
         if isinstance(plan.windows, AlignedWindows):
             length = plan.windows.slice_length
             slices = plan.windows.slice_starts(chunk[TIME].cast(pa.int64()).to_numpy())
             first, last = int(slices.min()), int(slices.max())
         else:  # rows have no slices: all are in one
             length, first, last, slices = 1, 0, 0, np.zeros(1, np.int64)
-        vnode = (chunk[HIGH].to_numpy().view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
+        owners = slices // length if spread else chunk[HIGH].to_numpy()
+        vnode = (owners.view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
         span = (last - first) // length + 1
         if vnodes * span <= _MOST_CELLS:
             numbers, starts = (slices - first) // length, lambda numbers: numbers * length + first
@@ -161,7 +167,7 @@ class Cells:
             there, numbers = np.unique(slices, return_inverse=True)
             span, starts = len(there), there.__getitem__
         codes = vnode * span + numbers if span > 1 else vnode
-        return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, span, starts)
+        return cls(codes.astype(np.uint16) if vnodes * span <= 1 << 16 else codes, span, starts, owners)
 
     def slices(self, codes: npt.NDArray[np.integer]) -> Times:
         """Starts of the slices of cells."""

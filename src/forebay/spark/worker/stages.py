@@ -17,7 +17,7 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.vnodes import PACKING
-from forebay.state.layout import Layout, as_stored, layout_id
+from forebay.state.layout import SPREAD, Layout, layout_id
 from forebay.state.places import Place
 from forebay.windows import TIME, SessionWindows
 
@@ -41,17 +41,16 @@ def packer(
     """
 
     def pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        updating = hashed = False
+        stored, updating, hashed, spread = layout, False, False, SPREAD in layout
         if streaming:
-            task.state_root(place)  # raises here, before any row is read, what is wrong with the query
-            updating = task.updating()
-            hashed = task.hashed(as_stored(layout, updating=updating))
+            root = task.state_root(place)  # raises here, before any row is read, what is wrong with the query
+            stored, updating = task.stored(layout, root), task.updating()
+            hashed, spread = task.hashed(stored), task.spreads(stored)
         loaded = startup.loads(plan)
         from forebay.spark.worker.pack import Packed, pack
         from forebay.spark.worker.vnodes import vnodes_of
 
         vnodes = vnodes_of(layout, task.state_partitions())
-        in_update_mode = updating
         updating = updating or loaded.firing is not None
         fired_until = _fired_until(loaded, streaming=streaming)
         done = Packed()
@@ -59,11 +58,11 @@ def packer(
         # Spark may leave the shuffle out; then the task of a pack can have any number.
         if task.is_first() or task.state_partitions() == 1:
             yield pa.record_batch([pa.array(vnodes), pa.nulls(len(vnodes), pa.binary())], [VNODE, PAYLOAD])
-        modes: dict[str, Any] = {"updating": updating, "hashed": hashed, "fired_until": fired_until}
+        modes: dict[str, Any] = {"updating": updating, "hashed": hashed, "spread": spread, "fired_until": fired_until}
         for vnode, blob in pack(batches, loaded, vnodes, **modes, task=task.number(), packed=done):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
         if reporter is not None and done.rows:
-            _report(reporter, as_stored(layout, updating=in_update_mode), done)
+            _report(reporter, stored, done)
 
     return pack_batches
 

@@ -12,10 +12,10 @@ from pyspark import TaskContext
 
 from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.properties import CHECKPOINT, DIRECTORIES, HASHED, OUTPUT_MODE, REFUSED
+from forebay.spark.properties import BEGUN_WITHOUT, CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
 from forebay.spark.worker import startup
 from forebay.state import layout as layouts
-from forebay.state.layout import Layout
+from forebay.state.layout import IDENTITY, SPREAD, Layout
 from forebay.state.places import Place, Root
 from forebay.store.archive import archive_at
 
@@ -29,19 +29,40 @@ def state_root(place: Place) -> Root:
     return place.root_of_task(startup.local_property(CHECKPOINT), str(startup.local_property("sql.streaming.queryId")))
 
 
+def stored(layout: Layout, root: Root) -> Layout:
+    """In a task: the layout that its operator's state has, or will have.
+
+    Where the checkpoint location is not known, it is not known either how state was begun that is not of this layout. So
+    state that is begun there is begun as in earlier releases, which any later run can tell.
+    """
+    found = layouts.as_stored(layout, updating=updating())
+    if startup.local_property(CHECKPOINT) is None and layouts.layout_id(found) not in root.safe.directories():
+        found.pop(SPREAD, None)
+    return found
+
+
 def directories(layout: Layout) -> list[str]:
     """In a task: where an operator had state when its query started."""
-    return _found(DIRECTORIES, layout)
+    return _found(json.loads(startup.local_property(DIRECTORIES) or "{}"), layout)
 
 
 def hashed(layout: Layout) -> bool:
     """In a task: whether an operator has, or may have, state in which keys are identified by Spark's hashes."""
-    return startup.local_property(CHECKPOINT) is None or bool(_found(HASHED, layout))
+    return startup.local_property(CHECKPOINT) is None or _begun_without(IDENTITY, layout)
 
 
-def _found(what: str, layout: Layout) -> list[str]:
-    found: dict[str, list[str]] = json.loads(startup.local_property(what) or "{}")
-    return found.get(layouts.layout_id(layout), [])
+def spreads(layout: Layout) -> bool:
+    """In a task: whether each window of an operator has a virtual node of its own."""
+    return SPREAD in layout and not _begun_without(SPREAD, layout)
+
+
+def _begun_without(what: str, layout: Layout) -> bool:
+    """Whether an operator has state that was begun by a release whose layouts did not say something yet."""
+    return bool(_found(json.loads(startup.local_property(BEGUN_WITHOUT) or "{}").get(what, {}), layout))
+
+
+def _found(by_name: dict[str, list[str]], layout: Layout) -> list[str]:
+    return by_name.get(layouts.layout_id(layout), [])
 
 
 def watermark(batch: int) -> int | None:
