@@ -18,8 +18,9 @@ class Handovers:
     """Gives one partition to each executor, but never to those that are broken."""
 
     def __init__(self, executors):
-        self.executors, self.broken, self.asked = executors, set(), []
-        self.query = SimpleNamespace(id="query", isActive=True)
+        self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
+        self.agents = set(executors)
+        self.query = SimpleNamespace(id="query", isActive=True, lastProgress={})
         self.steering = SimpleNamespace(placement=dict, stand_by=lambda placement: None, partitions=4)
 
     def usable(self):
@@ -30,6 +31,14 @@ class Handovers:
 
     def balanced(self):
         return dict(enumerate(self.executors))
+
+    def hosts(self):
+        return {f"host-{each}" for each in self.agents}
+
+    def ready(self, executors):
+        self.readied.append({*executors})
+        if self.broken & {*executors}:
+            raise HandoverError("they were lost")
 
     def hand(self, reason, placement):
         assert reason == SCALE_OUT
@@ -55,6 +64,33 @@ def look(handovers):
 
     look()
     return look
+
+
+@pytest.mark.parametrize("acting", [True, False])
+def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, caplog):
+    policies = Policies(handovers, None, acting=acting)
+    handovers.agents, handovers.broken = {"1"}, {"2"}
+
+    def enlist():
+        if acting:
+            policies._look()
+        policies._enlist()
+        if policies._enlisting is not None:
+            policies._enlisting.join()
+
+    handovers.query.lastProgress = None  # Spark may be about to give it one
+    enlist()
+    assert handovers.readied == []
+    handovers.query.lastProgress = {}
+    enlist()
+    enlist()
+    assert handovers.readied == [{"2"}]
+    assert "no replicas can be held by the executors 2: they were lost" in caplog.text
+    handovers.agents = {"1", "2"}
+    enlist()
+    handovers.agents = {"1"}  # one that has fallen silent
+    enlist()
+    assert handovers.readied == [{"2"}]
 
 
 def test_an_executor_that_joins_is_given_its_share_once(handovers, look):

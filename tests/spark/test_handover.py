@@ -213,6 +213,19 @@ def test_nothing_is_lost_or_doubled_by_kills_and_cuts_during_handovers(tmp_path,
     assert handed >= len(seeds)
 
 
+def warmed_by(manager):
+    """The executors that a manager warms from now on."""
+    warmed, warm = [], manager.steering.warm
+
+    def noted(executors, place=None):
+        executors = set(executors)
+        warmed.extend(executors)
+        warm(executors, place)
+
+    manager.steering.warm = noted
+    return warmed
+
+
 def to_and_fro(spark, cluster):
     run = Run(spark, f"{cluster.directory}/run", "sessions")
     for _ in range(3):
@@ -220,7 +233,7 @@ def to_and_fro(spark, cluster):
     run.steady()
     manager = fb.handover(run.query)
     before = {each.partition: each.executor for each in manager.placement()}
-    partition = 0
+    partition, warmed = 0, warmed_by(manager)
     target = next(each.id for each in manager.usable() if each.id != before[partition])
     pushing = threading.Thread(target=lambda: [run.push() for _ in range(6)], daemon=True)
     pushing.start()
@@ -241,6 +254,7 @@ def to_and_fro(spark, cluster):
         handed.reason,
         dict(handed.moved),
         sorted(handed.seconds),
+        warmed,
         after,
         errors,
         shown,
@@ -253,11 +267,13 @@ def to_and_fro(spark, cluster):
 def test_a_partition_moves_and_the_query_goes_on(tmp_path):
     with Cluster(hosts=3, directory=tmp_path) as cluster:
         conf = REPLICATED | {"spark.forebay.handover": "manual"}
-        before, reason, moved, steps, after, errors, shown, count, rows, missing, more = cluster.run(to_and_fro, conf=conf)
+        before, reason, moved, steps, warmed, after, errors, shown, count, *end = cluster.run(to_and_fro, conf=conf)
+    rows, missing, more = end
     assert reason == "move"
     ((partition, (origin, target)),) = moved.items()
     assert (before[partition], after[partition]) == (origin, target)
     assert steps == ["catchUp", "microBatch", "warm"]
+    assert warmed == []  # its executor runs other partitions, and needs its cores for them
     assert "the query has the partitions [0, 1, 2, 3]" in errors[0]
     assert "'nobody'" in errors[1]
     assert "1 replicas" in shown
@@ -273,6 +289,7 @@ def elastic(spark, cluster):
     run.push()
     run.steady()
     manager = fb.handover(run.query)
+    warmed = warmed_by(manager)
 
     def done():
         return [each.reason for each in manager.recent if each.failed is None]
@@ -280,8 +297,9 @@ def elastic(spark, cluster):
     run.push()
     new = cluster.host(cluster.add())
     wait_for(lambda: new in {each.host for each in manager.usable()}, run)
-    wait_for(lambda: "scale out" in done(), run)  # one that Spark had no time for is tried again
-    assert new in {each.host for each in manager.placement()}
+    wait_for(lambda: new in {each.host for each in manager.placement()}, run)  # what Spark had no time for is tried again
+    wait_for(lambda: "scale out" in done(), run)
+    assert set(warmed) >= {each.id for each in manager.usable() if each.host == new}
     leaving = 0 if cluster.host(0) in {each.host for each in manager.placement()} else 1
     cluster.decommission(leaving)
     wait_for(lambda: cluster.host(leaving) not in {each.host for each in manager.placement()}, run)

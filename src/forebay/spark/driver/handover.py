@@ -177,6 +177,14 @@ class Handover:
         """The executors that can be given partitions."""
         return [each for each in self.steering.executors() if not each.leaving and not each.excluded]
 
+    def hosts(self) -> set[str]:
+        """The addresses of the hosts that can hold replicas."""
+        return set(self._manager.hosts()) if self._manager is not None else set()
+
+    def ready(self, executors: Collection[str]) -> None:
+        """Have executors ready for partitions, and agents on their hosts."""
+        self.steering.warm(executors, self._place)
+
     def takers(self, partitions: Iterable[int], executors: list[Executor]) -> dict[int, str]:
         """Who of some executors takes over partitions whose own is lost: those that have the state, and least to do."""
         placement: dict[int, str | None] = {**self.steering.placement(), **dict.fromkeys(partitions)}
@@ -211,14 +219,14 @@ class Handover:
         handed = Handed(reason, self._moves(moving), size)
         try:
             with handed.step("warm"):
-                self.steering.warm(set(moving.values()), self._place)
+                self._warm(moving)
             with self._invited(guests, patience):
                 with handed.step("catchUp"):
                     self._catch_up(guests, patience)
                 with self._turn(patience):
                     if handed.seconds["catchUp"] > WARM_SECONDS:
                         with handed.step("warm"):
-                            self.steering.warm(set(moving.values()), self._place)
+                            self._warm(moving)
                     handed = replace(handed, moved=self._moves(moving))  # others have had their turn
                     with handed.step("microBatch"):
                         self._switch(moving, patience)
@@ -298,6 +306,10 @@ class Handover:
             yield
         finally:
             self._going_on.release()
+
+    def _warm(self, moving: Mapping[int, str]) -> None:
+        """Have targets ready, but for those that run partitions of the query: they are, and need their cores for those."""
+        self.ready(set(moving.values()).difference(self.steering.placement().values()))
 
     def _switch(self, moving: Mapping[int, str], patience: _Patience) -> None:
         """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""

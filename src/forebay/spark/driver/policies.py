@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pyspark import SparkContext
 
 from forebay.errors import ForebayError
+from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import best_move, covered
 from forebay.spark.driver import metrics
 from forebay.spark.driver.handed import Handed
@@ -70,6 +71,8 @@ class Policies:
         self._standbys: dict[int, str] = {}
         self._overloads = 0.0
         self._looked = self._rested = -1
+        self._hosts: set[str] = set()
+        self._enlisting: threading.Thread | None = None
         self._scaling: threading.Thread | None = None
         self._levelling: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="forebay handover", daemon=True)
@@ -87,6 +90,7 @@ class Policies:
                 if self._steering.partitions:
                     if self._acting:
                         self._look()
+                    self._enlist()
                     self._publish()
             except (ForebayError, OSError) as error:
                 _log.warning("%s", error)
@@ -102,6 +106,25 @@ class Policies:
         if now - self._published >= PUBLISHED_SECONDS:
             self._published = now
             cluster.write(self._root.safe, self._handover.status())
+
+    def _enlist(self) -> None:
+        """Have agents on the hosts of executors that Spark has given no task yet, so that these can hold replicas."""
+        if self._handover.query.lastProgress is None or _is_going_on(self._enlisting):
+            return
+        executors = self._handover.usable()
+        if self._acting:  # those that join are brought up with their share
+            executors = [each for each in executors if each.id in self._newcomers.served]
+        self._hosts |= self._handover.hosts()
+        idle = {each.id: address_of(each.host) for each in executors if address_of(each.host) not in self._hosts}
+        if idle:
+            self._hosts.update(idle.values())
+            self._enlisting = _in_background(lambda: self._ready(idle))
+
+    def _ready(self, executors: Collection[str]) -> None:
+        try:
+            self._handover.ready(executors)
+        except Exception as error:  # as when they are lost meanwhile: others have to do
+            _log.warning("no replicas can be held by the executors %s: %s", ", ".join(sorted(executors)), error)
 
     def _look(self) -> None:
         executors = self._handover.usable()
