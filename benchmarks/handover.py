@@ -23,8 +23,8 @@ retired      the host with the most partitions is decommissioned
 cut          the cable of the host with the most partitions is pulled, for half a minute; only if it is asked for: Spark
              notices it after its network timeout: --conf spark.network.timeout=8s spark.executor.heartbeatInterval=2s
 
-Each host has an equal share of the machine's CPU time, and the driver has one with the store: a host that joins brings its
-own. Where control groups cannot be written, hosts take it from each other.
+Each host has an equal share of the machine's CPU time, and the driver has one with the store. Where a host joins, there is
+one more from the beginning, which it brings along. Where control groups cannot be written, hosts take it from each other.
 
 Columns of the result: `share`, the cores of each host; `rows/s`, what the system can take; `load`, what arrives; `normal`,
 the median micro-batch before the event; `longest`, the longest one after it; `handing`, the longest one during a handover,
@@ -89,11 +89,8 @@ SPEED_BYTES = 100e6
 PORTION = 8.0
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
-LIMIT = 120
+LIMIT = 300
 """Seconds after an event that are watched, at most."""
-SHARE = (os.cpu_count() or 1) / (HOSTS + 2)
-"""CPU time of a host, in cores; one share is for the driver and the store, and one for a host that joins."""
-SLOW = SHARE / 4
 OUTPUT = str(hosts.BASE / "out")
 CHECK = 0.05
 """GB of state when answers are checked."""
@@ -184,8 +181,8 @@ class Feeder(threading.Thread):
 class Run:
     """A query of a system on a cluster of its own."""
 
-    def __init__(self, system: str, workload: str, gigabytes: float, cluster: Hosts, *, check: bool) -> None:
-        self.system, self.cluster, self.check = system, cluster, check
+    def __init__(self, system: str, workload: str, gigabytes: float, cluster: Hosts, share: float, *, check: bool) -> None:
+        self.system, self.cluster, self.share, self.check = system, cluster, share, check
         made = WORKLOADS[workload]
         self.source = made(hosts.BASE / "source", max(6, round(gigabytes * 1e9 / made.state_bytes)))
         self.spark = session(system, cluster)
@@ -367,7 +364,7 @@ class Run:
         elif name == "added":
             self.cluster.add()
         elif name == "slowed":
-            self.cluster.slow(number, SLOW)
+            self.cluster.slow(number, self.share / 4)
         elif name == "retired":
             self.cluster.decommission(number)
         elif name == "cut":
@@ -432,6 +429,11 @@ def back(after: list[Row], normal: float) -> float | None:
     return None
 
 
+def share_of(events: list[str]) -> float:
+    """CPU time of a host, in cores; one share is for the driver and the store, and one for a host that joins."""
+    return (os.cpu_count() or 1) / (HOSTS + 1 + ("added" in events))
+
+
 def session(system: str, cluster: Hosts) -> SparkSession:
     settings = {
         **COMMON,
@@ -461,9 +463,10 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
     """One system with one query and size, in a process of its own; a line of JSON for each event."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("forebay").setLevel(logging.INFO)
-    with Hosts(HOSTS, CORES, "1500m", share=SHARE) as cluster:
+    share = share_of(events)
+    with Hosts(HOSTS, CORES, "1500m", share=share) as cluster:
         try:
-            run = Run(system, workload, gigabytes, cluster, check=check)
+            run = Run(system, workload, gigabytes, cluster, share, check=check)
             began = time.monotonic()
             rate = run.build()
             built = time.monotonic() - began
@@ -478,7 +481,7 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
                 if name == "slowed":
                     run.bound(None)
                 row = {
-                    "share": SHARE,
+                    "share": share,
                     "rows/s": round(rate),
                     "load": round(half),
                     "built": built,
