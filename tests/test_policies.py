@@ -210,6 +210,17 @@ def test_partitions_that_make_each_other_slow_do_not_wander(loaded):
     assert loaded.asked == []
 
 
+def test_one_micro_batch_in_which_an_executor_had_little_to_do_moves_nothing_there(loaded):
+    loaded.executors, here = ["1", "2", "3"], {0: "1", 1: "1", 2: "2", 3: "3"}
+    loaded.steering.placement = lambda: here
+    for third in (1700, 1700, 1700, 500, 1700, 1700, 500):
+        loaded.batch += 1
+        times = zip(VNODES, (3400, 3400, third, 1700), strict=True)
+        loaded.work = {vnode: [(0, milliseconds)] for vnode, milliseconds in times}
+        loaded.policies._look()
+    assert loaded.policies._levelling is None
+
+
 def test_a_micro_batch_of_another_kind_begins_the_count_anew(loaded):
     for _ in range(5):
         works(loaded, 1, (4000, 4000, 1000, 1000))

@@ -221,8 +221,9 @@ def _directories_of(
 ) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
     """The directories in which the operators of a plan have state, by the names of layouts.
 
-    And those with state that was begun by a release whose layouts did not say something yet, by what that is. `LayoutChanged`
-    if there is state neither of a layout in the plan nor of one that can become such; that it does is noted there.
+    And those with state that was begun by a release whose layouts did not say something yet, by what that is.
+    `LayoutChanged` if there is state neither of a layout in the plan nor of one that can become such; that it does is noted
+    there.
     """
     stored = (layouts.as_stored(operator.layout, updating=updating) for operator in queries.operators(plan))
     here = {layouts.layout_id(layout): layout for layout in stored}

@@ -10,7 +10,9 @@ import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import fmean
 
 from pyspark import SparkContext
 
@@ -70,6 +72,7 @@ class Policies:
         self._newcomers = Newcomers()
         self._standbys: dict[int, str] = {}
         self._overloads = 0.0
+        self._works: deque[dict[int, float]] = deque(maxlen=REST)
         self._looked = self._rested = -1
         self._hosts: set[str] = set()
         self._enlisting: threading.Thread | None = None
@@ -189,9 +192,13 @@ class Policies:
         counts = min(most / max(usual, 1.0), PATIENCE / 2)
         if most > max(usual, LEAST_LOAD) and (newest >= self._rested or counts == PATIENCE / 2):
             self._overloads += counts
+            self._works.append(work)
         else:
             self._overloads = 0.0
-        if self._overloads >= PATIENCE:
+            self._works.clear()
+        if self._overloads >= PATIENCE:  # which partition is to go is not for one micro-batch to say
+            work = {partition: fmean(each[partition] for each in self._works) for partition in work}
+            load = {each: sum(work[partition] for partition, at in here.items() if at == each) for each in load}
             near = self._handover.near(executors)
             move = best_move(here, load, dict.fromkeys(load, 1), near, work, near_first=True, least_gain=LEAST_GAIN)
             if move is not None:
