@@ -19,8 +19,8 @@ from forebay.engine.plan import WindowPlan
 from forebay.engine.results import partial_batch
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
 
-PAYS = 0.7
-"""Combining goes on while it leaves at most this share of the rows."""
+PAYS, PAYS_IN_SESSIONS = 0.7, 0.35
+"""Combining goes on while it leaves at most this share of the rows. Sessions of rows cost more to find than cells."""
 
 _CELL, _SESSION = "cell", "session"
 _BY_ARRIVAL = frozenset({"first", "last"})
@@ -42,6 +42,11 @@ class Combiner:
 
     plan: WindowPlan
     fired_until: int | None = None
+
+    @property
+    def pays(self) -> float:
+        """The share of the rows that combining may leave at most."""
+        return PAYS if self.fired_until is None else PAYS_IN_SESSIONS
 
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer]

@@ -18,7 +18,7 @@ from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
 from forebay.errors import InvalidArgument
 from forebay.spark.worker.blobs import BlobWriter
-from forebay.spark.worker.combining import PAYS, combiner_of
+from forebay.spark.worker.combining import combiner_of
 from forebay.store.aligned import SLICE
 from forebay.windows import (
     END,
@@ -91,7 +91,7 @@ def pack(
             for blob in writers[position].write(batch.slice(begin, end - begin), partial=combiner is not None):
                 yield int(vnodes[position]), blob
         done.count(cells.owners, batch.num_rows, combined=combiner is not None)
-        if batch.num_rows > PAYS * chunk.num_rows:
+        if combiner is not None and batch.num_rows > combiner.pays * chunk.num_rows:
             combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
         for blob in writer.finish():
