@@ -300,7 +300,7 @@ class Run:
             "moved after": moved_at - at,
         }
         used = self.meter.used(before[0]["begin"], batches[-1]["end"], at)
-        return row, [{**each, "after": each["end"] - at} for each in batches], used
+        return row, [{**each, "after": each["end"] - at, **self._opened({each["batch"]})} for each in batches], used
 
     def end(self) -> bool:
         """End the window; whether the results are those of a batch."""
@@ -391,7 +391,7 @@ class Run:
             return dict.fromkeys(scales)
         recent = [each["operators"] for each in fb.recentMetrics(self.query) if each["batchId"] in batches]
         return {
-            name: max(sum(operator[name] for operator in operators) for operators in recent) / scale
+            name: max((sum(operator[name] for operator in operators) for operators in recent), default=0) / scale
             for name, scale in scales.items()
         }
 

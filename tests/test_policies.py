@@ -21,7 +21,7 @@ class Handovers:
         self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
         self.agents = set(executors)
         self.query = SimpleNamespace(id="query", isActive=True, lastProgress={})
-        self.steering = SimpleNamespace(placement=dict, stand_by=lambda placement: None, partitions=4)
+        self.steering = SimpleNamespace(placement=dict, partitions=4)
 
     def usable(self):
         return [Executor(each, f"host-{each}", 1) for each in self.executors]

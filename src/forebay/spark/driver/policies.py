@@ -70,7 +70,6 @@ class Policies:
         self._handover, self._steering = handover, handover.steering
         self._root, self._acting, self._published = root, acting, 0.0
         self._newcomers = Newcomers()
-        self._standbys: dict[int, str] = {}
         self._overloads = 0.0
         self._works: deque[dict[int, float]] = deque(maxlen=REST)
         self._looked = self._rested = -1
@@ -131,7 +130,6 @@ class Policies:
 
     def _look(self) -> None:
         executors = self._handover.usable()
-        self._name_standbys(executors)
         if not _is_going_on(self._scaling):
             joined = self._newcomers.due({each.id for each in executors}, time.monotonic())
             if joined:
@@ -157,18 +155,6 @@ class Policies:
             self._handover.hand(reason, placement)
         except ForebayError as error:
             _log.warning("%s: %s", reason, error)
-
-    def _name_standbys(self, executors: list[Executor]) -> None:
-        """Of each partition another executor whose host has its state, so that Spark knows at once where to go."""
-        near, placement = self._handover.near(executors), self._steering.placement()
-        standbys = {
-            partition: others[partition % len(others)]
-            for partition, own in placement.items()
-            if (others := [each for each in near.get(partition, ()) if each != own])
-        }
-        if standbys != self._standbys:
-            self._steering.stand_by(standbys)
-            self._standbys = standbys
 
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
         """Where the partitions of an executor go that is lost or leaving: to hosts that have their state."""
@@ -228,7 +214,7 @@ def loads(
 
 
 def _in_background(hand: Callable[[], None]) -> threading.Thread:
-    """Hand partitions over while standbys and the status are kept as they should be."""
+    """Hand partitions over while the status is kept as it should be."""
     thread = threading.Thread(target=hand, name="forebay handing over", daemon=True)
     thread.start()
     return thread

@@ -25,11 +25,6 @@ nor anything else is asked again. They wait until both times above have passed, 
 of the shuffle, the first of them fails to fetch it, Spark runs the missing part of pack and begins a new attempt at the
 stage, and only that asks the coordinator. Until the micro-batch has ended, the coordinator is therefore told again and again
 where the lost partitions are wanted.
-
-*A location is an executor and a host, and nothing makes the host the executor's own.* With the host of a standby in it,
-Spark prefers the standby for the tasks that wait again, in the same attempt. The price is that Spark takes locations with
-another host for partitions that are elsewhere: an executor closes the other partitions of Spark's state each time it loads
-one, and opens them again from the checkpoint.
 """
 
 from __future__ import annotations
@@ -124,9 +119,8 @@ class Steering:
         self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
-        self._lock = threading.RLock()  # of the four that follow
+        self._lock = threading.RLock()  # of the three that follow
         self._wanted: dict[int, Executor] = {}
-        self._standbys: dict[int, Executor] = {}
         self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
         self._watcher: threading.Thread | None = None
@@ -190,24 +184,6 @@ class Steering:
             self._report(chosen)
         self._watch()
 
-    def stand_by(self, placement: Mapping[int, str]) -> None:
-        """Name the executors that take state partitions over if the partitions' own executors are lost.
-
-        Spark then prefers the standby's host even for the tasks that were running when the executor was lost. A partition's
-        own executor that is too busy gives way to the standby too. In exchange, executors load all of their partitions of
-        Spark's state anew in each micro-batch.
-
-        Parameters
-        ----------
-        placement : dict of int to str
-            Executors' ids, by state partition; of all partitions that shall have a standby.
-        """
-        chosen = self._chosen(placement)
-        with self._lock:
-            self._standbys = chosen
-            self._report(chosen)
-        self._watch()
-
     def on_lost(self, callback: OnLost) -> None:
         """Have a function asked where the state partitions of an executor go that is lost, or is about to leave.
 
@@ -216,7 +192,7 @@ class Steering:
         callback : callable
             It is called with the executor and a list of its partitions, a fraction of a second after Spark has noticed, in
             a thread of its own. It returns executors' ids by partition, which are steered to at once; partitions that it
-            does not name go to their standby, or to wherever Spark runs them.
+            does not name go to wherever Spark runs them.
         """
         with self._lock:
             self._callbacks.append(callback)
@@ -310,7 +286,7 @@ class Steering:
                 with self._lock:
                     if batch != before:
                         self._disturbed.clear()
-                        self._report(self._wanted.keys() | self._standbys.keys())
+                        self._report(self._wanted)
                     else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
                         self._report(self._disturbed)
                 failed = False
@@ -324,11 +300,9 @@ class Steering:
     def _lost(self, executor: Executor) -> None:
         with self._lock:
             partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
-            placement = {partition: self._standbys[partition].id for partition in partitions if partition in self._standbys}
-            for chosen in (self._wanted, self._standbys):
-                for partition in [partition for partition, each in chosen.items() if each.id == executor.id]:
-                    del chosen[partition]
-            callbacks = list(self._callbacks)
+            for partition in [partition for partition, each in self._wanted.items() if each.id == executor.id]:
+                del self._wanted[partition]
+            placement, callbacks = {}, list(self._callbacks)
         for callback in callbacks:
             try:
                 placement.update(callback(executor, partitions) or {})
@@ -351,17 +325,12 @@ class Steering:
         )
 
     def _report(self, partitions: Iterable[int]) -> None:
-        """Tell the coordinator where partitions are wanted.
-
-        A location is an executor and a host. Spark prefers the executor to the host, so the host can be the standby's.
-        """
+        """Tell the coordinator where partitions are wanted."""
         for partition in partitions:
-            wanted, standby = self._wanted.get(partition), self._standbys.get(partition)
-            for provider in self._of(partition):
-                executor = wanted.id if wanted else self._location(provider)
-                host = standby.host if standby else wanted.host if wanted else None
-                if executor is not None and host is not None:
-                    self._coordinator.reportActiveInstance(provider, host, executor, self._nothing)
+            wanted = self._wanted.get(partition)
+            if wanted is not None:
+                for provider in self._of(partition):
+                    self._coordinator.reportActiveInstance(provider, wanted.host, wanted.id, self._nothing)
 
     def _location(self, provider: Any) -> str | None:
         found = self._coordinator.getLocation(provider)
