@@ -24,7 +24,7 @@ class Handovers:
         self.steering = SimpleNamespace(placement=dict, partitions=4)
 
     def usable(self):
-        return [Executor(each, f"host-{each}", 1) for each in self.executors]
+        return [Executor(each, f"127.0.0.{each}", 1) for each in self.executors]
 
     def near(self, executors):
         return {}
@@ -33,7 +33,7 @@ class Handovers:
         return dict(enumerate(self.executors))
 
     def hosts(self):
-        return {f"host-{each}" for each in self.agents}
+        return {f"127.0.0.{each}" for each in self.agents}
 
     def ready(self, executors):
         self.readied.append({*executors})
@@ -72,9 +72,7 @@ def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, capl
     handovers.agents, handovers.broken = {"1"}, {"2"}
 
     def enlist():
-        if acting:
-            policies._look()
-        policies._enlist()
+        policies._look()
         if policies._enlisting is not None:
             policies._enlisting.join()
 

@@ -90,9 +90,7 @@ class Policies:
         while self._handover.query.isActive:
             try:
                 if self._steering.partitions:
-                    if self._acting:
-                        self._look()
-                    self._enlist()
+                    self._look()
                     self._publish()
             except (ForebayError, OSError) as error:
                 _log.warning("%s", error)
@@ -109,11 +107,16 @@ class Policies:
             self._published = now
             cluster.write(self._root.safe, self._handover.status())
 
-    def _enlist(self) -> None:
+    def _look(self) -> None:
+        executors = self._handover.usable()
+        if self._acting:
+            self._act(executors)
+        self._enlist(executors)
+
+    def _enlist(self, executors: list[Executor]) -> None:
         """Have agents on the hosts of executors that Spark has given no task yet, so that these can hold replicas."""
         if self._handover.query.lastProgress is None or _is_going_on(self._enlisting):
             return
-        executors = self._handover.usable()
         if self._acting:  # those that join are brought up with their share
             executors = [each for each in executors if each.id in self._newcomers.served]
         self._hosts |= self._handover.hosts()
@@ -128,8 +131,8 @@ class Policies:
         except Exception as error:  # as when they are lost meanwhile: others have to do
             _log.warning("no replicas can be held by the executors %s: %s", ", ".join(sorted(executors)), error)
 
-    def _look(self) -> None:
-        executors = self._handover.usable()
+    def _act(self, executors: list[Executor]) -> None:
+        """Hand partitions over to executors that have joined, or from those that are overloaded."""
         if not _is_going_on(self._scaling):
             joined = self._newcomers.due({each.id for each in executors}, time.monotonic())
             if joined:
