@@ -55,6 +55,7 @@ bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench
 bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state and with a state for each: bench/shared, docs/patterns.md
 	$(BIN)/python benchmarks/shared_stores.py
 	$(BIN)/python benchmarks/shared.py
+	$(BIN)/python benchmarks/shared.py --scaling
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without; needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py

@@ -1,6 +1,7 @@
 """What patterns over the same events cost, with one state for all of them and with a state for each.
 
-    python benchmarks/shared.py [--quick] [--patterns 1 2 4 8 16] [--engines shared separate spark] [--events 60000]
+    python benchmarks/shared.py [--quick] [--patterns 1 2 4 8 16] [--engines shared separate spark flink] [--events 60000]
+    python benchmarks/shared.py --scaling [--partitions 1 2 4]
 
 Card transactions as in the paper "Exploring Shared State in Key-Value Store for Window-Based Multi-Pattern Streaming
 Analytics" (section 5.1): of twelve kinds, with date, merchant, amount, card type and customer, and a text, together 330
@@ -13,16 +14,21 @@ The first pattern has the longest windows, so what further ones add to the state
 shared    fb.patterns: one operator
 separate  one fb.groupBy for each pattern, in one query
 spark     Spark's own windows with RocksDB, one operator for each pattern, in one query
+flink     Flink's windows with RocksDB, one operator for each pattern, in one job, set up as in the race (`flink_peer`)
 
-In each micro-batch is one file. The first quarter of the micro-batches is left out. Table and chart go to
-``bench/shared``, the table also into ``docs/patterns.md``.
+In each micro-batch is one file. The first quarter of the micro-batches, or of Flink's events, is left out. Flink's state is
+what its RocksDB has on disk. All engines must give as many results.
+
+With ``--scaling`` `fb.patterns` has four patterns, and more and more state partitions with a core for each, as far as the
+machine has cores: with as many events (strong), and with as many for each partition (weak).
+
+Tables go to ``bench/shared`` and into ``docs/patterns.md``, the chart to ``docs/patterns.svg`` unless it is ``--quick``.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import io
 import json
 import math
 import os
@@ -44,6 +50,7 @@ import report
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+from flink_peer import drive
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -52,9 +59,13 @@ from session import spark_session
 import forebay as fb
 
 ROOT = Path(__file__).parents[1]
+DOCUMENT, OUT = ROOT / "docs" / "patterns.md", ROOT / "bench" / "shared"
 SCHEMA = (
     "type string, time timestamp, merchant string, amount double, card_type string, customer string, card long, text string"
 )
+RECORD = np.dtype([("time", "<i8"), ("card", "<i8"), ("amount", "<f8"), ("text", "S266")])
+"""An event as Flink reads it, the time in milliseconds."""
+SCALED_PATTERNS = 4
 KINDS = 12
 MINUTE = 60_000_000
 BEGIN = 1_704_067_200_000_000
@@ -97,6 +108,10 @@ class Asked:
         if self.session:
             return F.session_window("time", f"{self.size} minutes")
         return F.window("time", f"{self.size} minutes", f"{self.slide} minutes")
+
+    @property
+    def flinks(self) -> str:
+        return str(self.size) if self.session else f"{self.size}/{self.slide}"
 
 
 def asked(count: int) -> list[Asked]:
@@ -141,11 +156,14 @@ ENGINES: dict[str, Callable[[DataFrame, list[Asked]], DataFrame]] = {
 
 
 def generate(directory: Path, size: Size) -> None:
-    """A file of transactions for each micro-batch, with disorder of half a minute."""
+    """A file of transactions for each micro-batch, with disorder of half a minute; and the same as Flink reads it."""
     random = np.random.default_rng(7)
+    for kind in ("parquet", "bin"):
+        (directory / kind).mkdir()
     for file in range(size.files):
         n, begin = size.events, BEGIN + file * size.minutes * MINUTE
         times = begin + np.sort(random.integers(0, size.minutes * MINUTE, n)) + random.integers(-MINUTE // 2, MINUTE // 2, n)
+        times -= times % 1000  # Flink has milliseconds
         texts = random.integers(0, 1 << 62, (n, 14))
         table = pa.table(
             {
@@ -159,12 +177,17 @@ def generate(directory: Path, size: Size) -> None:
                 "text": pa.array(["".join(f"{word:019d}" for word in words) for words in texts]),
             }
         )
-        pq.write_table(table, directory / f"{file:03d}.parquet")
+        pq.write_table(table, directory / "parquet" / f"{file:03d}.parquet")
+        records = np.empty(n, RECORD)
+        for name in ("card", "amount", "text"):
+            records[name] = table[name].to_numpy()
+        records["time"] = times // 1000
+        records.tofile(directory / "bin" / f"{file:03d}.bin")
 
 
 def run(spark: SparkSession, data: Path, size: Size, engine: str, count: int) -> dict[str, Any]:
     """Drive an engine with so many patterns through all files; what was measured."""
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data))
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(data / "parquet"))
     results = ENGINES[engine](stream.withWatermark("time", DELAY), asked(count))
     with tempfile.TemporaryDirectory() as directory:
         writer = results.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True)
@@ -188,6 +211,34 @@ def run(spark: SparkSession, data: Path, size: Size, engine: str, count: int) ->
             "checkpoint (MB)": round(most / 1e6, 1),
             "results": sum(batch["sink"]["numOutputRows"] for batch in batches),
         }
+
+
+def run_flink(data: Path, count: int) -> dict[str, Any]:
+    """Drive Flink with so many patterns through all files; what was measured."""
+    newest = max(int(np.fromfile(file, RECORD)["time"].max()) for file in (data / "bin").glob("*.bin"))
+    with tempfile.TemporaryDirectory() as directory:
+        sizes = {name: Sizes(Path(directory, name)) for name in ("rocksdb", "checkpoints")}
+        options = {
+            "data": data / "bin",
+            "patterns": ",".join(each.flinks for each in asked(count)),
+            "until": newest - MINUTE // 1000,
+            "state": "rocksdb",
+            "checkpoint-seconds": 10,
+            "directory": directory,
+        }
+        events, nanoseconds, results = drive("Patterns", options, directory)
+        most = {name: round(each.most() / 1e6, 1) for name, each in sizes.items()}
+    return {
+        "engine": "flink",
+        "patterns": count,
+        "events per second": round(1e9 * events / nanoseconds),
+        "p95 of a micro-batch (s)": None,
+        "state (MB)": most["rocksdb"],
+        "stored events": None,
+        "memory (MB)": None,
+        "checkpoint (MB)": most["checkpoints"],
+        "results": results,
+    }
 
 
 class Sizes:
@@ -234,7 +285,47 @@ def _state(query: StreamingQuery, engine: str, batches: list[dict[str, Any]]) ->
     return state, memory, events if engine == "shared" else None
 
 
-def chart(frame: pl.DataFrame) -> bytes:
+def comparison(size: Size, engines: list[str], counts: list[int]) -> pl.DataFrame:
+    """The engines with more and more patterns."""
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        data = Path(directory)
+        generate(data, size)
+        for engine in engines:
+            if engine == "flink":
+                driven: Callable[[int], dict[str, Any]] = functools.partial(run_flink, data)
+            else:
+                driven = functools.partial(run, spark_session(), data, size, engine)
+                driven(1)  # workers start, and code is compiled
+            for count in counts:
+                rows.append(driven(count))
+                print(rows[-1], flush=True)
+        if active := SparkSession.getActiveSession():
+            active.stop()
+    _require_same(rows)
+    return pl.DataFrame(rows)
+
+
+def scaling(size: Size, partitions: list[int]) -> pl.DataFrame:
+    """`fb.patterns` with more and more state partitions and cores."""
+    rows = []
+    for kind in ("strong", "weak"):
+        for number in partitions:
+            times = number if kind == "weak" else 1
+            own = replace(size, events=size.events * times, cards=size.cards * times)
+            with tempfile.TemporaryDirectory() as directory:
+                generate(Path(directory), own)
+                spark = spark_session(master=f"local[{number}]", partitions=number)
+                run(spark, Path(directory), own, "shared", 1)  # workers start, and code is compiled
+                measured = run(spark, Path(directory), own, "shared", SCALED_PATTERNS)
+                spark.stop()
+            about = {"scaling": kind, "partitions": number, "events in a micro-batch": own.events}
+            rows.append(about | {name: measured[name] for name in ("events per second", "p95 of a micro-batch (s)")})
+            print(rows[-1], flush=True)
+    return pl.DataFrame(rows)
+
+
+def chart(frame: pl.DataFrame, path: Path) -> None:
     """Throughput, latency and state over the number of patterns."""
     import matplotlib as mpl
 
@@ -250,11 +341,10 @@ def chart(frame: pl.DataFrame) -> bytes:
         axes.set_xlabel("patterns")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.grid(alpha=0.3)
     panels[0].legend(fontsize=8)
     figure.tight_layout()
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=100)
-    return buffer.getvalue()
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
@@ -263,33 +353,29 @@ def main() -> None:
     parser.add_argument("--patterns", type=int, nargs="+", help="how many patterns")
     parser.add_argument("--events", type=int, help="events in a micro-batch")
     parser.add_argument("--files", type=int, help="micro-batches")
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--engines", nargs="+", choices=[*ENGINES, "flink"], default=[*ENGINES, "flink"])
+    parser.add_argument("--scaling", action="store_true", help="more and more state partitions in place of patterns")
+    parser.add_argument("--partitions", type=int, nargs="+", default=[1, 2, 4], help="how many, with --scaling")
     arguments = parser.parse_args()
     size = QUICK if arguments.quick else FULL
     size = replace(size, files=arguments.files or size.files, events=arguments.events or size.events)
     counts = arguments.patterns or ([1, 4, 16] if arguments.quick else [1, 2, 4, 8, 16])
-    rows = []
-    spark = spark_session()
-    with tempfile.TemporaryDirectory() as directory:
-        data = Path(directory)
-        generate(data, size)
-        for engine in arguments.engines:
-            run(spark, data, size, engine, 1)  # workers start, and code is compiled
-            for count in counts:
-                rows.append(run(spark, data, size, engine, count))
-                print(rows[-1], flush=True)
-    spark.stop()
-    _require_same(rows)
-    frame = pl.DataFrame(rows)
-    out = ROOT / "bench" / "shared"
-    out.mkdir(parents=True, exist_ok=True)
-    frame.write_csv(out / "results.csv")
-    (out / "shared.png").write_bytes(chart(frame))
-    about = (
-        f"{size.files} micro-batches of {size.events:,} events of {size.cards:,} cards, one run, {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}."
-    )
-    report.replace(ROOT / "docs" / "patterns.md", "shared", f"{about}\n\n{report.markdown(frame.drop('results'))}")
+    OUT.mkdir(parents=True, exist_ok=True)
+    machine = f"one run, {os.cpu_count()} cores, Python {platform.python_version()}."
+    if arguments.scaling:
+        frame = scaling(size, arguments.partitions)
+        frame.write_csv(OUT / "scaling.csv")
+        about = f"{SCALED_PATTERNS} patterns, {size.files} micro-batches, {machine}"
+        report.replace(DOCUMENT, "scaling", f"{about}\n\n{report.markdown(frame)}")
+        return
+    frame = comparison(size, arguments.engines, counts)
+    frame.write_csv(OUT / "results.csv")
+    chart(frame, OUT / "patterns.svg")
+    if not arguments.quick:
+        chart(frame, ROOT / "docs" / "patterns.svg")
+    picture = "![Throughput, latency and state over the number of patterns](patterns.svg)"
+    about = f"{size.files} micro-batches of {size.events:,} events of {size.cards:,} cards, {machine}"
+    report.replace(DOCUMENT, "shared", f"{picture}\n\n{about}\n\n{report.markdown(frame.drop('results'))}")
 
 
 def _require_same(rows: list[dict[str, Any]]) -> None:

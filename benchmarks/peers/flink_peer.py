@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ import pyarrow.parquet as pq
 from common import DELAY_SECONDS, Result, Workload, main
 
 FLINK_VERSION = "2.2.1"
-SOURCE = Path(__file__).with_name("Race.java")
+SOURCES = [Path(__file__).with_name(name) for name in ("Race.java", "Patterns.java")]
 ENVIRONMENT = Path(os.environ.get("FOREBAY_FLINK_VENV", Path(__file__).resolve().parents[2] / ".venv-flink")).resolve()
 ROW = np.dtype([("start", ">i8"), ("end", ">i8"), ("key", ">i8"), ("value", ">f8")])
 
@@ -51,13 +52,26 @@ def jars() -> Path:
 
 
 def class_path() -> str:
-    """The class path with `SOURCE` compiled if need be."""
+    """The class path with `SOURCES` compiled if need be."""
     classes = ENVIRONMENT / "race" / FLINK_VERSION
-    compiled = classes / "Race.class"
     path = f"{classes}:{jars()}/*"
-    if not compiled.exists() or compiled.stat().st_mtime < SOURCE.stat().st_mtime:
-        subprocess.run(["javac", "-d", classes, "-cp", path, SOURCE], check=True, stdout=sys.stderr)
+    compiled = [classes / f"{source.stem}.class" for source in SOURCES]
+    newest = max(source.stat().st_mtime for source in SOURCES)
+    if not all(each.exists() and each.stat().st_mtime >= newest for each in compiled):
+        subprocess.run(["javac", "-d", classes, "-cp", path, *SOURCES], check=True, stdout=sys.stderr)
     return path
+
+
+def drive(program: str, options: Mapping[str, object], directory: str) -> tuple[int, int, int]:
+    """A program of `SOURCES` in a JVM of its own: events that it timed, nanoseconds, and rows of results."""
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    command = ["java", *JAVA_OPTIONS, f"-Djava.io.tmpdir={directory}", "-cp", class_path(), program, *given]
+    process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    results = [line.split()[1:] for line in process.stdout.splitlines() if line.startswith("RESULT ")]
+    if process.returncode or not results:
+        sys.exit(f"{process.stdout}\nFlink gave up with status {process.returncode}")
+    events, nanoseconds, rows = map(int, results[0])
+    return events, nanoseconds, rows
 
 
 def write_parquet(directory: Path, output: Path) -> None:
@@ -69,7 +83,6 @@ def write_parquet(directory: Path, output: Path) -> None:
 
 def run(workload: Workload, data: Path, output: Path | None, arguments: argparse.Namespace) -> Result:
     """One run in a JVM of its own."""
-    path = class_path()
     with tempfile.TemporaryDirectory(prefix="forebay-flink-") as directory:
         options = {
             "data": data.resolve(),
@@ -85,13 +98,7 @@ def run(workload: Workload, data: Path, output: Path | None, arguments: argparse
         }
         if output:
             options["output"] = directory
-        given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-        command = ["java", *JAVA_OPTIONS, f"-Djava.io.tmpdir={directory}", "-cp", path, "Race", *given]
-        process = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-        results = [line.split()[1:] for line in process.stdout.splitlines() if line.startswith("RESULT ")]
-        if process.returncode or not results:
-            sys.exit(f"{process.stdout}\nFlink gave up with status {process.returncode}")
-        events, nanoseconds, rows = map(int, results[0])
+        events, nanoseconds, rows = drive("Race", options, directory)
         if output:
             write_parquet(Path(directory), output)
     return Result(events, nanoseconds / 1e9, rows)
