@@ -37,3 +37,30 @@ def test_members_stay_while_they_can():
     origins = {0: "a", 1: "a", 2: "a"}
     before = {0: ["b"], 1: ["b"], 2: ["c"]}
     assert assign(dict.fromkeys(origins, 5), origins, ["a", "b", "c"], 1, before) == before
+
+
+def test_what_one_host_runs_is_spread_even_when_others_ran_it_before():
+    """Two of the partitions of a have come there later, each from a host whose replicas are on b."""
+    origins = {0: "a", 1: "b", 2: "c", 3: "a"}
+    groups = assign(dict.fromkeys(origins, 100), origins, ["a", "b", "c"], 1, {0: ["b"], 1: ["c"], 2: ["a"], 3: ["b"]})
+    assert {*groups[0], *groups[3]} == {"b", "c"}
+    assert [groups[1], groups[2]] == [["c"], ["a"]]
+
+
+def test_members_stay_after_a_loss_as_long_as_they_must():
+    origins = {0: "a", 1: "a"}
+    before = {0: ["b"], 1: ["b"]}
+    assert assign(dict.fromkeys(origins, 5), origins, ["a", "b", "c"], 1, before, level=False) == before
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_groups_that_are_made_anew_stay_as_they_are(seed):
+    """Wherever partitions were and whatever their sizes: else replicas would be copied for ever."""
+    pick = random.Random(seed)
+    hosts = HOSTS[: pick.randint(2, 4)]
+    sizes = {unit: pick.choice([0, 1, 10, 1000, 1001]) for unit in range(pick.randint(1, 12))}
+    origins = {unit: pick.choice(hosts) for unit in sizes}
+    groups = {unit: [pick.choice(hosts)] for unit in sizes}
+    for _ in range(3):
+        before, groups = groups, assign(sizes, origins, hosts, 1, groups)
+    assert groups == before

@@ -20,12 +20,15 @@ def assign(
     hosts: Collection[str],
     replicas: int,
     current: Mapping[Unit, list[str]],
+    *,
+    level: bool = True,
 ) -> dict[Unit, list[str]]:
     """The group of each unit of state.
 
     A new member is the host with the least state of those that the same host runs, and of such hosts the one with the least.
     Members that there are stay, unless they are gone or run the unit themselves, so that no more is copied than has to be.
-    When one host has more than twice as much as another, units go over one by one as long as that makes the larger smaller.
+    When one host has more than twice as much as another, of all state or of what one origin runs, units go over one by one
+    as long as that makes these differences smaller.
 
     Parameters
     ----------
@@ -39,6 +42,8 @@ def assign(
         How many hosts a group has, if there are enough.
     current : mapping
         The groups so far.
+    level : bool
+        Whether members may change for no other reason than that hosts have more and less.
 
     Examples
     --------
@@ -46,6 +51,8 @@ def assign(
     {0: ['b'], 1: ['c'], 2: ['c']}
     >>> assign({0: 30, 1: 20, 2: 10}, {0: "a", 1: "a", 2: "a"}, ["a", "b"], 1, {0: ["b"], 1: ["c"], 2: ["c"]})
     {0: ['b'], 1: ['b'], 2: ['b']}
+    >>> assign({0: 10, 1: 10}, {0: "a", 1: "a"}, ["a", "b", "c"], 1, {0: ["b"], 1: ["b"]})
+    {0: ['c'], 1: ['b']}
     """
     groups: dict[Unit, list[str]] = {}
     load = dict.fromkeys(sorted(hosts), 0)
@@ -67,30 +74,44 @@ def assign(
             group.append(least)
             load[least] += sizes[unit] + 1
             together[origin, least] += sizes[unit] + 1
-    _level(groups, sizes, origins, load)
+    if level:
+        _level(groups, sizes, origins, load, together)
     return {unit: groups[unit] for unit in sizes}
 
 
 def _level(
-    groups: dict[Unit, list[str]], sizes: Mapping[Unit, int], origins: Mapping[Unit, str], load: dict[str, int]
+    groups: dict[Unit, list[str]],
+    sizes: Mapping[Unit, int],
+    origins: Mapping[Unit, str],
+    load: dict[str, int],
+    together: Counter[tuple[str | None, str]],
 ) -> None:
-    """Have the fullest host give units to the emptiest one while it has more than twice as much."""
-    if len(load) < 2:
-        return
+    """Have the fullest host give units to the emptiest one while it has more than twice as much, also of one origin's.
+
+    Each step makes the sum of the squares of all loads smaller, so no unit ever wanders to and fro.
+    """
     for _ in range(len(groups)):
-        fullest, emptiest = max(load, key=load.__getitem__), min(load, key=load.__getitem__)
-        spare = load[fullest] - load[emptiest]
-        movable = [
-            unit
-            for unit, group in groups.items()
-            if fullest in group
-            and emptiest not in group
-            and origins.get(unit) != emptiest
-            and 2 * (sizes[unit] + 1) <= spare
-        ]
-        if load[fullest] <= 2 * load[emptiest] or not movable:
+        pairs = [_extremes(load)]
+        for origin in {origins.get(unit) for unit in groups}:
+            pairs.append(_extremes({host: together[origin, host] for host in load if host != origin}))
+        steps = []
+        for unit, group in groups.items():
+            origin, size = origins.get(unit), sizes[unit] + 1
+            for full, empty in filter(None, pairs):
+                if full in group and empty not in (*group, origin):
+                    apart = load[full] - load[empty] + together[origin, full] - together[origin, empty]
+                    if apart > 2 * size:
+                        steps.append((size * (apart - 2 * size), unit, full, empty))
+        if not steps:
             return
-        unit = max(movable, key=lambda each: sizes[each])
-        groups[unit] = [emptiest if host == fullest else host for host in groups[unit]]
-        load[fullest] -= sizes[unit] + 1
-        load[emptiest] += sizes[unit] + 1
+        _, unit, full, empty = max(steps, key=lambda step: step[0])
+        groups[unit] = [empty if host == full else host for host in groups[unit]]
+        for host, change in ((full, -sizes[unit] - 1), (empty, sizes[unit] + 1)):
+            load[host] += change
+            together[origins.get(unit), host] += change
+
+
+def _extremes(load: Mapping[str, int]) -> tuple[str, str] | None:
+    """The hosts with most and with least, if the one has more than twice as much as the other."""
+    fullest, emptiest = max(load, key=load.__getitem__, default=""), min(load, key=load.__getitem__, default="")
+    return (fullest, emptiest) if load and load[fullest] > 2 * load[emptiest] else None

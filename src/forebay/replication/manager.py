@@ -249,7 +249,8 @@ class Manager(Service):
             unit = self._unit(instance)
             sizes = dict.fromkeys([*self._groups, unit], 0)
             current = self._groups | {unit: self._preferred(unit, self._units().get(unit))}
-            chosen = groups.assign(sizes, self._origins | {unit: address}, self._able(), self.replicas, current)
+            origins = self._origins | {unit: address}
+            chosen = groups.assign(sizes, origins, self._able(), self.replicas, current, level=False)
             return {"members": chosen[unit]}
 
     def _holders(self, instance: str) -> dict[str, Any]:
@@ -297,7 +298,7 @@ class Manager(Service):
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
-        self._targets = groups.assign(sizes, origins, able, self.replicas, current)
+        self._targets = groups.assign(sizes, origins, able, self.replicas, current, level=now >= self._repaired)
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
