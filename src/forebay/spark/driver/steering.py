@@ -302,7 +302,8 @@ class Steering:
             partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
             for partition in [partition for partition, each in self._wanted.items() if each.id == executor.id]:
                 del self._wanted[partition]
-            placement, callbacks = {}, list(self._callbacks)
+            callbacks = list(self._callbacks)
+        placement: dict[int, str] = {}
         for callback in callbacks:
             try:
                 placement.update(callback(executor, partitions) or {})
