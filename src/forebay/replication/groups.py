@@ -91,9 +91,10 @@ def _level(
     Each step makes the sum of the squares of all loads smaller, so no unit ever wanders to and fro.
     """
     for _ in range(len(groups)):
-        pairs = [_extremes(load)]
+        loads = [load]
         for origin in {origins.get(unit) for unit in groups}:
-            pairs.append(_extremes({host: together[origin, host] for host in load if host != origin}))
+            loads += [{host: together[origin, host] for host in load if host != origin}]
+        pairs = [_extremes(each) for each in loads]
         steps = []
         for unit, group in groups.items():
             origin, size = origins.get(unit), sizes[unit] + 1
