@@ -19,10 +19,10 @@ flink     Flink's windows with RocksDB, one operator for each pattern, in one jo
 In each micro-batch is one file. The first quarter of the micro-batches, or of Flink's events, is left out. Flink's state is
 what its RocksDB has on disk. All engines must give as many results.
 
-With ``--scaling`` `fb.patterns` has four patterns, and more and more state partitions with a core for each, as far as the
-machine has cores: with as many events (strong), and with as many for each partition (weak).
+With ``--scaling`` `fb.patterns` has four patterns, and more and more state partitions, with a task at a time for each, of
+which only as many run as the machine has cores: with as many events (strong), and with as many for each partition (weak).
 
-Tables go to ``bench/shared`` and into ``docs/patterns.md``, the chart to ``docs/patterns.svg`` unless it is ``--quick``.
+Tables and a chart go to ``bench/shared`` and, unless it is ``--quick``, to ``docs/patterns.md`` and ``docs/patterns.svg``.
 """
 
 from __future__ import annotations
@@ -300,6 +300,7 @@ def comparison(size: Size, engines: list[str], counts: list[int]) -> pl.DataFram
             for count in counts:
                 rows.append(driven(count))
                 print(rows[-1], flush=True)
+                pl.DataFrame(rows).write_csv(OUT / "results.csv")
         if active := SparkSession.getActiveSession():
             active.stop()
     _require_same(rows)
@@ -369,10 +370,10 @@ def main() -> None:
         report.replace(DOCUMENT, "scaling", f"{about}\n\n{report.markdown(frame)}")
         return
     frame = comparison(size, arguments.engines, counts)
-    frame.write_csv(OUT / "results.csv")
     chart(frame, OUT / "patterns.svg")
-    if not arguments.quick:
-        chart(frame, ROOT / "docs" / "patterns.svg")
+    if arguments.quick:
+        return
+    chart(frame, ROOT / "docs" / "patterns.svg")
     picture = "![Throughput, latency and state over the number of patterns](patterns.svg)"
     about = f"{size.files} micro-batches of {size.events:,} events of {size.cards:,} cards, {machine}"
     report.replace(DOCUMENT, "shared", f"{picture}\n\n{about}\n\n{report.markdown(frame.drop('results'))}")

@@ -83,12 +83,22 @@ def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, capl
     enlist()
     enlist()
     assert handovers.readied == [{"2"}]
-    assert "no replicas can be held by the executors 2: they were lost" in caplog.text
+    assert "no replicas can be held by the executor 2: they were lost" in caplog.text
     handovers.agents = {"1", "2"}
     enlist()
     handovers.agents = {"1"}  # one that has fallen silent
     enlist()
     assert handovers.readied == [{"2"}]
+
+
+def test_a_host_that_cannot_have_an_agent_does_not_keep_others_from_having_one(handovers, caplog):
+    handovers.executors.append("3")
+    handovers.agents, handovers.broken = {"1"}, {"2"}
+    policies = Policies(handovers, None, acting=False)
+    policies._look()
+    policies._enlisting.join()
+    assert handovers.readied == [{"2"}, {"3"}]
+    assert "no replicas can be held by the executor 2: they were lost" in caplog.text
 
 
 def test_an_executor_that_joins_is_given_its_share_once(handovers, look):
@@ -217,6 +227,16 @@ def test_one_micro_batch_in_which_an_executor_had_little_to_do_moves_nothing_the
         loaded.work = {vnode: [(0, milliseconds)] for vnode, milliseconds in times}
         loaded.policies._look()
     assert loaded.policies._levelling is None
+
+
+def test_after_a_handover_only_what_was_measured_since_tells_what_to_do(loaded):
+    """The partitions of the first executor had much to do; now it is one of the second executor's."""
+    here = {0: "1", 1: "1", 2: "2", 3: "2"}
+    loaded.steering.placement = lambda: here
+    works(loaded, 2, (8000, 8000, 1000, 1000))
+    here[0] = "3"
+    works(loaded, 2, (200, 200, 2000, 2000))
+    assert [{*placement} <= {0, 1} for _, placement in loaded.asked] == [True, False]
 
 
 def test_a_micro_batch_of_another_kind_begins_the_count_anew(loaded):

@@ -13,7 +13,7 @@ from streams import assert_same, generate, oracle
 
 import forebay as fb
 from forebay.errors import CorruptState
-from forebay.spark.driver import planner
+from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
 from forebay.state.layout import history as history_of
@@ -165,6 +165,29 @@ def test_windows_without_keys_stay_where_they_were_begun(growing, tmp_path, monk
     expected = oracle(growing.static(), F.window("ts", "10 seconds"), [], aggregates)
     found = growing.spark.read.parquet(str(tmp_path / "out"))
     assert assert_same(found, expected, 0) > 5
+
+
+def test_windows_without_keys_stay_where_the_driver_does_not_see_them(growing, tmp_path, monkeypatch):
+    """State of an earlier release on the disk of another machine."""
+    confs = {"spark.forebay.durability": "local", "spark.forebay.localDirectory": str(tmp_path / "disk")}
+    for name, value in confs.items():
+        growing.spark.conf.set(name, value)
+    try:
+        result = fb.groupBy(growing.streaming(wide=False), fb.window("ts", "10 seconds"))
+        growing.grow(0, 1)
+        with monkeypatch.context() as earlier:
+            earlier.setattr(planner, "_apart", lambda windows: False)
+            run(result.agg(fb.median("i")), tmp_path)
+        monkeypatch.setattr(listener, "_directories_of", lambda *args, **more: ({}, {}))
+        growing.grow(2, 3, 4)
+        run(result.agg(fb.median("i")), tmp_path)
+        growing.end()
+        run(result.agg(fb.median("i")), tmp_path)
+    finally:
+        for name in confs:
+            growing.spark.conf.unset(name)
+    expected = oracle(growing.static(), F.window("ts", "10 seconds"), [], [fb.median("i")])
+    assert assert_same(growing.spark.read.parquet(str(tmp_path / "out")), expected, 0) > 5
 
 
 @pytest.mark.slow

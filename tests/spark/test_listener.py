@@ -15,7 +15,7 @@ from streams import generate
 from test_recovery import run
 
 import forebay as fb
-from forebay.errors import UnsupportedConfiguration
+from forebay.errors import LayoutChanged, UnsupportedConfiguration
 from forebay.spark.driver import checkpoint, listener, plans
 from forebay.state.layout import Location, as_stored, layout_id
 from forebay.state.places import Root
@@ -118,6 +118,10 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monk
     version = "000000000001-00000000"
     for each, name in zip(now[:1], names, strict=False):  # tasks that the listener has told nothing
         stored = as_stored(each.layout, updating=False)
+        if "spread" not in begun:  # where windows are spread, rows would not come to this state: better an error
+            with pytest.raises(LayoutChanged):
+                Location.parse(root, f"{name}/0-00000000/{version}", stored)
+            del stored["spread"]  # as in tasks whose state is not known
         assert Location.parse(root, f"{name}/0-00000000/{version}", stored).layout == name
 
 

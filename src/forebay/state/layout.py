@@ -34,7 +34,7 @@ VNODES = "virtualNodes"
 """What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
 
 SPREAD = "spread"
-"""What a layout has if each window has a virtual node of its own, where there are no keys to tell them apart."""
+"""What a layout has if virtual nodes take turns at windows, where there are no keys to tell rows apart."""
 
 _ADDED = (KIND, IDENTITY, SPREAD)
 """Layouts that state was begun with before there were these do not have them."""
@@ -63,8 +63,11 @@ def as_begun(layout: Layout, first: Layout) -> Layout:
 
 
 def _names(layout: Layout) -> list[str]:
-    """The names that a layout has and had in earlier releases."""
-    earlier: list[Layout] = [{}, {IDENTITY: ""}, {IDENTITY: "", KIND: ""}]
+    """The names that a layout has and had in earlier releases.
+
+    State of one whose windows are spread is only where windows are, whatever else it lacks.
+    """
+    earlier: list[Layout] = [{SPREAD: "", **each} for each in ({}, {IDENTITY: ""}, {IDENTITY: "", KIND: ""})]
     return [layout_id(layout), *(layout_id(as_begun(layout, first)) for first in earlier)]
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -101,8 +101,9 @@ class _Listener(StreamingQueryListener):
             _require_even(plan, _state_partitions(execution))
             root = queries.root_of(query)
             found, lacking = _directories_of(root, plan, logs.committed, updating=mode == "Update")
-            conf.set(DIRECTORIES, json.dumps(found))
-            conf.set(BEGUN_WITHOUT, json.dumps(lacking))
+            if _is_seen(plan, found, logs.committed):
+                conf.set(DIRECTORIES, json.dumps(found))
+                conf.set(BEGUN_WITHOUT, json.dumps(lacking))
             _serve_metrics(session)
             sizes.learn(str(query.id), root, [name for names in found.values() for name in names])
             operators = queries.operators(plan)
@@ -250,6 +251,12 @@ def _directories_of(
         what: {each: [name for name in names if what not in histories[name][0]] for each, names in found.items()}
         for what in (IDENTITY, SPREAD)
     }
+
+
+def _is_seen(plan: str, found: Mapping[str, list[str]], committed: int) -> bool:
+    """Whether the driver sees the state that there is: with ``durability=local`` it may be on another machine."""
+    local = any(operator.place.durability == "local" for operator in queries.operators(plan))
+    return not local or committed < 0 or any(found.values())
 
 
 def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:

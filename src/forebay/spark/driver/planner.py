@@ -141,7 +141,7 @@ def planned(
         "keys": [f"{key.text} {key.kind.simpleString()}" for key in keys],
         "aggregates": {text: dict(columns) for text, columns in reads.items()},
         "pattern": choice.pattern.name,
-        **({SPREAD: "by window"} if not keys and _apart(windowing.windows) else {}),
+        **({SPREAD: _order(conf)} if not keys and _apart(windowing.windows) else {}),
         **({VNODES: conf.virtual_nodes} if conf.virtual_nodes else {"instancesPerPartition": conf.instances_per_partition}),
     }
     return BoundOperator([*beside, *([] if stored_keys else key_columns), *kept], plan, schema, layout, choice, rows)
@@ -150,6 +150,11 @@ def planned(
 def _apart(windows: Windows) -> bool:
     """Whether windows have no row in common."""
     return isinstance(windows, AlignedWindows) and windows.slide == windows.size
+
+
+def _order(conf: Conf) -> str:
+    """In which order virtual nodes take windows."""
+    return "by window, partitions in turn" if conf.virtual_nodes else "by window"
 
 
 def _told(firing: Firing) -> str:

@@ -1,7 +1,8 @@
 """Handovers that happen by themselves: executors that join, leave, are lost or have too much to do (Rhino, section 3.5).
 
-A thread for each query whose state has replicas looks at the executors twice a second, unless ``spark.forebay.handover`` is
-``manual``. It also keeps what ``forebay cluster status`` shows.
+A thread for each query whose state has replicas looks at the executors twice a second. If ``spark.forebay.handover`` is
+``manual``, it hands nothing over, but still sees to it that hosts have agents. It also keeps what ``forebay cluster status``
+shows.
 """
 
 from __future__ import annotations
@@ -126,10 +127,11 @@ class Policies:
             self._enlisting = _in_background(lambda: self._ready(idle))
 
     def _ready(self, executors: Collection[str]) -> None:
-        try:
-            self._handover.ready(executors)
-        except Exception as error:  # as when they are lost meanwhile: others have to do
-            _log.warning("no replicas can be held by the executors %s: %s", ", ".join(sorted(executors)), error)
+        for each in sorted(executors):
+            try:
+                self._handover.ready([each])
+            except Exception as error:  # as when it is lost meanwhile: others have to do
+                _log.warning("no replicas can be held by the executor %s: %s", each, error)
 
     def _act(self, executors: list[Executor]) -> None:
         """Hand partitions over to executors that have joined, or from those that are overloaded."""
@@ -192,6 +194,7 @@ class Policies:
             move = best_move(here, load, dict.fromkeys(load, 1), near, work, near_first=True, least_gain=LEAST_GAIN)
             if move is not None:
                 self._overloads, self._rested = 0.0, newest + REST
+                self._works.clear()
                 self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
 
 
@@ -216,9 +219,9 @@ def loads(
     return load, work
 
 
-def _in_background(hand: Callable[[], None]) -> threading.Thread:
-    """Hand partitions over while the status is kept as it should be."""
-    thread = threading.Thread(target=hand, name="forebay handing over", daemon=True)
+def _in_background(act: Callable[[], None]) -> threading.Thread:
+    """Do what takes long while executors are looked at and the status is kept as it should be."""
+    thread = threading.Thread(target=act, name="forebay policies", daemon=True)
     thread.start()
     return thread
 

@@ -17,7 +17,7 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.vnodes import PACKING
-from forebay.state.layout import SPREAD, Layout, layout_id
+from forebay.state.layout import SPREAD, VNODES, Layout, layout_id
 from forebay.state.places import Place
 from forebay.windows import TIME, SessionWindows
 
@@ -48,9 +48,11 @@ def packer(
             hashed, spread = task.hashed(stored), task.spreads(stored)
         loaded = startup.loads(plan)
         from forebay.spark.worker.pack import Packed, pack
-        from forebay.spark.worker.vnodes import vnodes_of
+        from forebay.spark.worker.vnodes import in_turn, vnodes_of
 
         vnodes = vnodes_of(layout, task.state_partitions())
+        if spread and VNODES in layout:
+            vnodes = in_turn(vnodes)
         updating = updating or loaded.firing is not None
         fired_until = _fired_until(loaded, streaming=streaming)
         done = Packed()

@@ -32,11 +32,11 @@ def state_root(place: Place) -> Root:
 def stored(layout: Layout, root: Root) -> Layout:
     """In a task: the layout that its operator's state has, or will have.
 
-    Where the checkpoint location is not known, it is not known either how state was begun that is not of this layout. So
-    state that is begun there is begun as in earlier releases, which any later run can tell.
+    Where the driver has not seen what state there is, it is not known how it was begun if it is not of this layout. So state
+    that is begun there is begun as in earlier releases, which any later run can tell.
     """
     found = layouts.as_stored(layout, updating=updating())
-    if startup.local_property(CHECKPOINT) is None and layouts.layout_id(found) not in root.safe.directories():
+    if startup.local_property(DIRECTORIES) is None and layouts.layout_id(found) not in root.safe.directories():
         found.pop(SPREAD, None)
     return found
 
@@ -48,11 +48,11 @@ def directories(layout: Layout) -> list[str]:
 
 def hashed(layout: Layout) -> bool:
     """In a task: whether an operator has, or may have, state in which keys are identified by Spark's hashes."""
-    return startup.local_property(CHECKPOINT) is None or _begun_without(IDENTITY, layout)
+    return startup.local_property(DIRECTORIES) is None or _begun_without(IDENTITY, layout)
 
 
 def spreads(layout: Layout) -> bool:
-    """In a task: whether each window of an operator has a virtual node of its own."""
+    """In a task: whether virtual nodes take turns at the windows of an operator."""
     return SPREAD in layout and not _begun_without(SPREAD, layout)
 
 
