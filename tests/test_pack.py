@@ -1,5 +1,7 @@
 """Pack: every row goes to the virtual node of its key, with its slice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -45,12 +47,13 @@ def test_rows_that_are_far_apart(length, last, partitions, instances):
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-def test_windows_without_keys_are_on_virtual_nodes_of_their_own(offset):
+@pytest.mark.parametrize("partitions", [3, 4])
+def test_virtual_nodes_take_turns_at_windows_without_keys(partitions, offset):
     times, same = np.array([-11, 0, 9, 10, 25, 31, 49], np.int64), np.full(7, 42)
     chunk = pa.record_batch({TIME: pa.array(times, pa.timestamp("us")), HIGH: same, "a0": np.arange(7)})
     packed = pa.schema([("a0", pa.int64())])
     plan = WindowPlan(AlignedWindows(10, 10, offset), packed, (), Aggregation((), (TOTAL,)), Pattern.AAR, packed)
-    vnodes = vnode_ids(2, 2)
+    vnodes = vnode_ids(partitions, 1)
     found = {
         row: (vnode, start)
         for vnode, blob in pack(iter([chunk]), plan, vnodes, spread=True)
@@ -58,7 +61,8 @@ def test_windows_without_keys_are_on_virtual_nodes_of_their_own(offset):
         for row, start in zip(batch["a0"].to_pylist(), batch[SLICE].to_pylist(), strict=True)
     }
     windows = (times - offset) // 10
-    assert found == {row: (vnodes[windows[row] % 4], windows[row] * 10 + offset) for row in range(7)}
+    nodes = vnodes[windows.view(np.uint64) % np.uint64(partitions)]
+    assert found == {row: (nodes[row], windows[row] * 10 + offset) for row in range(7)}
 
 
 @pytest.mark.parametrize("hashed", [False, True])
@@ -160,3 +164,16 @@ def test_a_task_stops_combining_when_it_does_not_pay():
     assert {blobs.read(blob)[1] for _, blob in pack(iter(chunks), plan, vnode_ids(1, 1), packed=done)} == {True}
     assert done == Packed(200_000, 10, 200_000, done.hottest)
     assert done.hottest == pytest.approx(40_000, rel=0.02)
+
+
+@pytest.mark.parametrize(("windows", "goes_on"), [(GlobalWindow(0), True), (SessionWindows(), False)])
+def test_sessions_have_to_leave_fewer_rows_than_cells(windows, goes_on):
+    """Each key has two rows, so combining leaves the half of them."""
+    keys = np.arange(2 * CHUNK_ROWS) // 2
+    times = pa.array(np.zeros(len(keys), np.int64), pa.timestamp("us", "UTC"))
+    ends = pa.array(np.full(len(keys), GAP), pa.timestamp("us", "UTC"))
+    rows = pa.table({TIME: times, HIGH: keys, LOW: keys, END: ends, "k0": keys, "a0": keys})
+    plan, done = replace(session_plan(TOTAL), windows=windows), Packed()
+    until = NEVER if isinstance(windows, SessionWindows) else None
+    list(pack(iter(rows.to_batches(CHUNK_ROWS)), plan, vnode_ids(1, 1), fired_until=until, packed=done))
+    assert done.combined == (2 if goes_on else 1) * CHUNK_ROWS
