@@ -48,11 +48,10 @@ def packer(
             hashed, spread = task.hashed(stored), task.spreads(stored)
         loaded = startup.loads(plan)
         from forebay.spark.worker.pack import Packed, pack
-        from forebay.spark.worker.vnodes import in_turn, vnodes_of
+        from forebay.spark.worker.vnodes import ids_in_turn, vnodes_of
 
-        vnodes = vnodes_of(layout, task.state_partitions())
-        if spread and VNODES in layout:
-            vnodes = in_turn(vnodes)
+        in_turn = spread and VNODES in layout
+        vnodes = ids_in_turn(layout[VNODES]) if in_turn else vnodes_of(layout, task.state_partitions())
         updating = updating or loaded.firing is not None
         fired_until = _fired_until(loaded, streaming=streaming)
         done = Packed()

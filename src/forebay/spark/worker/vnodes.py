@@ -61,17 +61,19 @@ def vnode_ids(partitions: int, instances: int) -> npt.NDArray[np.int32]:
     return np.array([vnode for ids in rounds for vnode in ids], dtype=np.int32)
 
 
-def in_turn(vnodes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Ids that fill as many partitions one by one, in the order of those: neighbours are in different partitions.
+@functools.lru_cache(maxsize=8)
+def ids_in_turn(number: int) -> npt.NDArray[np.int32]:
+    """The ids of a fixed number of virtual nodes in such an order that neighbours are in different partitions.
 
-    That also holds for every number of partitions that divides theirs.
+    That holds for every number of partitions that divides theirs.
 
     Examples
     --------
-    >>> [partition_of(vnode, 4) for vnode in in_turn(vnode_ids(16, 1)).tolist()[:6]]
+    >>> [partition_of(vnode, 4) for vnode in ids_in_turn(16).tolist()[:6]]
     [0, 1, 2, 3, 0, 1]
     """
-    return vnodes[np.argsort([partition_of(vnode, len(vnodes)) for vnode in vnodes.tolist()])]
+    ids = vnode_ids(number, 1)
+    return ids[np.argsort([partition_of(vnode, number) for vnode in ids.tolist()])]
 
 
 def partition_of(vnode: int, partitions: int) -> int:
