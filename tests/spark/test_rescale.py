@@ -43,6 +43,7 @@ def operators(df):
     left, right = df.select("ts", "key", "u"), df.where("u % 3 = 0").select("ts", "key", F.col("u").alias("v"))
     return {
         "tumbling": tumbling,
+        "without keys": fb.groupBy(df, fb.window("ts", "10 seconds")).agg(fb.median("x").alias("value")),
         "sliding": sliding,
         "sessions": sessions,
         "chained": fb.groupBy(sliding, again, "key").agg(fb.max("value").alias("value")),
@@ -62,6 +63,7 @@ def in_spark(df):
     joined = left.join(right.alias("r"), between & (F.col("l.key") == F.col("r.key")))
     return {
         "tumbling": df.groupBy(F.window("ts", "10 seconds"), "key").agg(F.median("x").alias("value")),
+        "without keys": df.groupBy(F.window("ts", "10 seconds")).agg(F.median("x").alias("value")),
         "sliding": sliding,
         "sessions": df.groupBy(F.session_window("ts", "3 seconds"), "key").agg(F.count("*").alias("value")),
         "chained": sliding.groupBy(F.window(F.window_time("window"), "1 minute"), "key").agg(F.max("value").alias("value")),
@@ -116,9 +118,11 @@ def partitions(checkpoint):
 @pytest.mark.parametrize(
     ("kinds", "numbers"),
     [
-        (["sliding", "sessions", "patterns"], [4]),
+        (["sliding", "without keys", "sessions", "patterns"], [4]),
         pytest.param(
-            ["tumbling", "sliding", "sessions", "chained", "joined", "patterns"], [4, 2, 8, 1], marks=pytest.mark.slow
+            ["tumbling", "without keys", "sliding", "sessions", "chained", "joined", "patterns"],
+            [4, 2, 8, 1],
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -308,10 +308,12 @@ class Handover:
             self._going_on.release()
 
     def _warm(self, moving: Mapping[int, str]) -> None:
-        """Have targets ready, but for those that run partitions and have an agent: they need their cores for those."""
-        known = self.hosts()
-        equipped = {each.id for each in self.usable() if address_of(each.host) in known}
-        self.ready(set(moving.values()).difference(equipped.intersection(self.steering.placement().values())))
+        """Have targets ready, but for those that run partitions, and have an agent if they need one: they are busy."""
+        at_work = set(self.steering.placement().values())
+        if self._manager is not None:
+            hosts = self.hosts()
+            at_work &= {each.id for each in self.usable() if address_of(each.host) in hosts}
+        self.ready(set(moving.values()) - at_work)
 
     def _switch(self, moving: Mapping[int, str], patience: _Patience) -> None:
         """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""
