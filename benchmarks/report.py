@@ -41,7 +41,8 @@ def replace(document: Path, name: str, text: str) -> None:
 
 def markdown(frame: pl.DataFrame) -> str:
     """A frame as a Markdown table."""
-    rows = [[f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in frame.iter_rows()]
+    texts = ([f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in frame.iter_rows())
+    rows = [["-" if text == "None" else text for text in row] for row in texts]
     return "\n".join(f"| {' | '.join(row)} |" for row in (frame.columns, ["---"] * frame.width, *rows))
 
 
