@@ -21,10 +21,10 @@ put aside and closed after it, so a task that is running when its partition is s
 
 *When an executor is lost*, the driver knows it as soon as the connection breaks, and this module a look later. Tasks that
 ran there are waiting again in the same attempt at their stage, with the locations that they had: neither the coordinator
-nor anything else is asked again. They wait until both times above have passed, and run anywhere. If the executor had output
-of the shuffle, the first of them fails to fetch it, Spark runs the missing part of pack and begins a new attempt at the
-stage, and only that asks the coordinator. Until the micro-batch has ended, the coordinator is therefore told again and again
-where the lost partitions are wanted.
+nor anything else is asked again. If no other task of the stage has waited for some time they run anywhere at once, else when
+both times above have passed. If the executor had output of the shuffle, the first of them fails to fetch it, Spark runs the
+missing part of pack and begins a new attempt at the stage, and only that asks the coordinator. Until the micro-batch has
+ended, the coordinator is therefore told again and again where the lost partitions are wanted.
 """
 
 from __future__ import annotations
