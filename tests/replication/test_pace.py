@@ -6,7 +6,7 @@ from forebay.replication.pace import Pace
 
 
 def test_bytes_take_their_time_and_none_is_made_up_for():
-    pace, began = Pace(1000, ["a copy"]), time.monotonic()
+    pace, began = Pace(1000), time.monotonic()
     pace.took(50)
     pace.took(50)
     assert time.monotonic() - began >= 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sized
 
 
 class Pace:
@@ -16,29 +15,18 @@ class Pace:
     ----------
     rate : float
         Bytes in a second.
-    copies : sized
-        The copies that are under way and share the rate, this one included.
 
     Examples
     --------
-    >>> copies = ["one", "another"]
-    >>> pace = Pace(1e9, copies)
+    >>> pace = Pace(1e9)
     >>> pace.took(1000)
-    >>> pace.rate, pace.faster().rate
-    (500000000.0, 1000000000.0)
-    >>> del copies[1]
-    >>> pace.rate
-    1000000000.0
+    >>> pace.faster().rate
+    2000000000.0
     """
 
-    def __init__(self, rate: float, copies: Sized) -> None:
-        self._rate, self._copies = rate, copies
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
         self._due = time.monotonic()
-
-    @property
-    def rate(self) -> float:
-        """Bytes in a second at present."""
-        return self._rate / max(1, len(self._copies))
 
     def took(self, size: int) -> None:
         """Wait as long as so many bytes may take. What was not taken in time is not made up for."""
@@ -48,4 +36,4 @@ class Pace:
 
     def faster(self) -> Pace:
         """The pace of the next round."""
-        return Pace(2 * self._rate, self._copies)
+        return Pace(2 * self.rate)

@@ -63,10 +63,9 @@ class Pulls:
         rate: float,
     ) -> None:
         self._holdings, self._peers, self._address = holdings, peers, address
-        self._holders, self._note, self._rate = holders, note, rate
+        self._holders, self._note, self._rate = holders, note, rate / _AT_ONCE
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
-        self._copied: set[str] = set()
         self._pool = ThreadPoolExecutor(_AT_ONCE, "pull")
         self._ended = False
         self.received = 0
@@ -102,9 +101,8 @@ class Pulls:
 
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
-        self._copied.add(instance)
         try:
-            before, pace = None, Pace(self._rate, self._copied)
+            before, pace = None, Pace(self._rate)
             while True:
                 holders = self._holders(instance)
                 if holders["version"] in (None, before):
@@ -115,7 +113,6 @@ class Pulls:
         except Exception as error:  # the next beat tries again
             _log.info("%s is not complete yet: %s", instance, error)
         finally:
-            self._copied.discard(instance)
             with self._lock:
                 self._under_way.discard(instance)
 
@@ -144,7 +141,7 @@ class Pulls:
 
     def _get(self, instance: str, name: str, holders: Holders, size: int | None = None, pace: Pace | None = None) -> None:
         """Have a file here, in the place of one that is; nothing changes if nobody has it."""
-        seconds = FETCH_SECONDS + (_AT_ONCE * size / pace.rate if size is not None and pace is not None else 0.0)
+        seconds = FETCH_SECONDS + (size / pace.rate if size is not None and pace is not None else 0.0)
         for address in holders["addresses"]:
             if address == self._address:
                 continue
