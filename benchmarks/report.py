@@ -41,8 +41,13 @@ def replace(document: Path, name: str, text: str) -> None:
 
 def markdown(frame: pl.DataFrame) -> str:
     """A frame as a Markdown table."""
-    texts = ([f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in frame.iter_rows())
-    rows = [["-" if text == "None" else text for text in row] for row in texts]
+
+    def text(value: object) -> str:
+        if value is None:
+            return "-"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    rows = [map(text, row) for row in frame.iter_rows()]
     return "\n".join(f"| {' | '.join(row)} |" for row in (frame.columns, ["---"] * frame.width, *rows))
 
 

@@ -292,17 +292,18 @@ def comparison(size: Size, engines: list[str], counts: list[int]) -> pl.DataFram
         data = Path(directory)
         generate(data, size)
         for engine in engines:
-            if engine == "flink":
+            spark = None if engine == "flink" else spark_session()
+            if spark is None:
                 driven: Callable[[int], dict[str, Any]] = functools.partial(run_flink, data)
             else:
-                driven = functools.partial(run, spark_session(), data, size, engine)
+                driven = functools.partial(run, spark, data, size, engine)
                 driven(1)  # workers start, and code is compiled
             for count in counts:
                 rows.append(driven(count))
                 print(rows[-1], flush=True)
                 pl.DataFrame(rows).write_csv(OUT / "results.csv")
-        if active := SparkSession.getActiveSession():
-            active.stop()
+            if spark is not None:
+                spark.stop()
     _require_same(rows)
     return pl.DataFrame(rows)
 
@@ -366,8 +367,9 @@ def main() -> None:
     if arguments.scaling:
         frame = scaling(size, arguments.partitions)
         frame.write_csv(OUT / "scaling.csv")
-        about = f"{SCALED_PATTERNS} patterns, {size.files} micro-batches, {machine}"
-        report.replace(DOCUMENT, "scaling", f"{about}\n\n{report.markdown(frame)}")
+        if not arguments.quick:
+            about = f"{SCALED_PATTERNS} patterns, {size.files} micro-batches, {machine}"
+            report.replace(DOCUMENT, "scaling", f"{about}\n\n{report.markdown(frame)}")
         return
     frame = comparison(size, arguments.engines, counts)
     chart(frame, OUT / "patterns.svg")

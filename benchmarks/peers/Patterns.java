@@ -1,10 +1,8 @@
 import java.io.*;
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.*;
-import java.util.concurrent.atomic.AtomicLong;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.MapFunction;
 import org.apache.flink.api.common.typeinfo.*;
@@ -31,18 +29,13 @@ public final class Patterns {
     static final int TEXT_BYTES = 266;
     static final int RECORD_BYTES = 24 + TEXT_BYTES;
 
-    static final AtomicLong EMITTED = new AtomicLong();
-    static final AtomicLong ROWS = new AtomicLong();
-    static volatile long warmUpEvents;
-    static volatile long timedFromNanos;
-    static volatile long timedFromEvents;
     static volatile long lastNanos;
 
     public static void main(String[] arguments) throws Exception {
         ParameterTool options = ParameterTool.fromArgs(arguments);
         File[] files = new File(options.getRequired("data")).listFiles((directory, name) -> name.endsWith(".bin"));
         long events = Arrays.stream(files).mapToLong(File::length).sum() / RECORD_BYTES;
-        warmUpEvents = events / 4;
+        Race.warmUpEvents = events / 4;
         long until = options.getLong("until");
 
         Path[] paths = Arrays.stream(files).map(Path::fromLocalFile).toArray(Path[]::new);
@@ -60,8 +53,8 @@ public final class Patterns {
             byCard.window(windows(pattern)).trigger(new Until(until)).process(new Aggregates()).sinkTo(new Counted());
         }
         byCard.getExecutionEnvironment().execute("patterns");
-        System.out.println(
-                "RESULT " + (events - timedFromEvents) + " " + (lastNanos - timedFromNanos) + " " + ROWS.get());
+        long timed = events - Race.timedFromEvents;
+        System.out.println("RESULT " + timed + " " + (lastNanos - Race.timedFromNanos) + " " + Race.ROWS.get());
     }
 
     /** Minutes, of a window and its slide, or of the gap of a session. */
@@ -82,43 +75,23 @@ public final class Patterns {
 
         @Override
         public Reader<Tuple4<Long, Long, Double, String>> createReader(Configuration settings, FSDataInputStream stream) {
-            ByteBuffer buffer = ByteBuffer.allocate(1024 * RECORD_BYTES).order(ByteOrder.LITTLE_ENDIAN).limit(0);
-            return new Reader<>() {
-                public Tuple4<Long, Long, Double, String> read() throws IOException {
-                    if (!buffer.hasRemaining()) {
-                        buffer.clear().limit(stream.readNBytes(buffer.array(), 0, buffer.capacity()));
-                        if (!buffer.hasRemaining()) {
-                            return null;
-                        }
-                    }
-                    int at = buffer.position();
-                    buffer.position(at + RECORD_BYTES);
+            return new Race.Records<>(stream, RECORD_BYTES) {
+                @Override
+                Tuple4<Long, Long, Double, String> record(ByteBuffer buffer, int at) {
                     String text = new String(buffer.array(), at + 24, TEXT_BYTES, StandardCharsets.ISO_8859_1);
                     return Tuple4.of(buffer.getLong(at), buffer.getLong(at + 8), buffer.getDouble(at + 16), text);
-                }
-
-                public void close() throws IOException {
-                    stream.close();
                 }
             };
         }
     }
 
-    /** Drops the time, which Flink keeps beside the record from here on, and notes when the warm-up is over. */
+    /** Drops the time, which Flink keeps beside the record from here on. */
     static final class Emit implements MapFunction<Tuple4<Long, Long, Double, String>, Tuple3<Long, Double, String>> {
-        private static final int CHUNK = 64;
-        private int counted;
+        private final Race.Warmup warmup = new Race.Warmup(64);
 
         @Override
         public Tuple3<Long, Double, String> map(Tuple4<Long, Long, Double, String> record) {
-            if (++counted == CHUNK) {
-                counted = 0;
-                long emitted = EMITTED.addAndGet(CHUNK);
-                if (emitted >= warmUpEvents && emitted - CHUNK < warmUpEvents) {
-                    timedFromNanos = System.nanoTime();
-                    timedFromEvents = emitted;
-                }
-            }
+            warmup.emitted();
             return Tuple3.of(record.f1, record.f2, record.f3);
         }
     }
@@ -202,7 +175,7 @@ public final class Patterns {
         public SinkWriter<Tuple3<Long, Double, Integer>> createWriter(WriterInitContext context) {
             return new SinkWriter<>() {
                 public void write(Tuple3<Long, Double, Integer> row, Context context) {
-                    ROWS.incrementAndGet();
+                    Race.ROWS.incrementAndGet();
                 }
 
                 public void flush(boolean endOfInput) {}

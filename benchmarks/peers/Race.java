@@ -133,47 +133,82 @@ public final class Race {
 
         @Override
         public Reader<Tuple3<Long, Long, Long>> createReader(Configuration settings, FSDataInputStream stream) {
-            ByteBuffer buffer = ByteBuffer.allocate(4096 * RECORD_BYTES).order(ByteOrder.LITTLE_ENDIAN).limit(0);
-            return new Reader<>() {
-                public Tuple3<Long, Long, Long> read() throws IOException {
-                    if (!buffer.hasRemaining()) {
-                        buffer.clear().limit(stream.readNBytes(buffer.array(), 0, buffer.capacity()));
-                        if (!buffer.hasRemaining()) {
-                            return null;
-                        }
-                    }
-                    int at = buffer.position();
-                    buffer.position(at + RECORD_BYTES);
+            return new Records<>(stream, RECORD_BYTES) {
+                @Override
+                Tuple3<Long, Long, Long> record(ByteBuffer buffer, int at) throws IOException {
                     long micros = buffer.getLong(at);
                     if (micros % TICK_MICROS != 0) {
                         throw new IOException("not a multiple of " + TICK_MICROS + " microseconds: " + micros);
                     }
                     return Tuple3.of(micros / TICK_MICROS, buffer.getLong(at + keyOffset), buffer.getLong(at + 24));
                 }
-
-                public void close() throws IOException {
-                    stream.close();
-                }
             };
         }
     }
 
-    /** Drops the time, which Flink keeps beside the record from here on, and notes when the warm-up is over. */
-    static final class Emit implements MapFunction<Tuple3<Long, Long, Long>, Tuple2<Long, Long>> {
-        private static final int CHUNK = 1024;
-        private final Tuple2<Long, Long> bid = new Tuple2<>();
-        private int counted;
+    /** Little-endian records of so many bytes each. */
+    abstract static class Records<T> implements StreamFormat.Reader<T> {
+        private final FSDataInputStream stream;
+        private final int bytes;
+        private final ByteBuffer buffer;
+
+        Records(FSDataInputStream stream, int bytes) {
+            this.stream = stream;
+            this.bytes = bytes;
+            this.buffer = ByteBuffer.allocate(4096 * bytes).order(ByteOrder.LITTLE_ENDIAN).limit(0);
+        }
+
+        /** The record at a position of the buffer. */
+        abstract T record(ByteBuffer buffer, int at) throws IOException;
 
         @Override
-        public Tuple2<Long, Long> map(Tuple3<Long, Long, Long> record) {
-            if (++counted == CHUNK) {
+        public T read() throws IOException {
+            if (!buffer.hasRemaining()) {
+                buffer.clear().limit(stream.readNBytes(buffer.array(), 0, buffer.capacity()));
+                if (!buffer.hasRemaining()) {
+                    return null;
+                }
+            }
+            int at = buffer.position();
+            buffer.position(at + bytes);
+            return record(buffer, at);
+        }
+
+        @Override
+        public void close() throws IOException {
+            stream.close();
+        }
+    }
+
+    /** Counts what a source task emits, and notes when the warm-up is over. */
+    static final class Warmup implements Serializable {
+        private final int chunk;
+        private int counted;
+
+        Warmup(int chunk) {
+            this.chunk = chunk;
+        }
+
+        void emitted() {
+            if (++counted == chunk) {
                 counted = 0;
-                long emitted = EMITTED.addAndGet(CHUNK);
-                if (emitted >= warmUpEvents && emitted - CHUNK < warmUpEvents) {
+                long emitted = EMITTED.addAndGet(chunk);
+                if (emitted >= warmUpEvents && emitted - chunk < warmUpEvents) {
                     timedFromNanos = System.nanoTime();
                     timedFromEvents = emitted;
                 }
             }
+        }
+    }
+
+    /** Drops the time, which Flink keeps beside the record from here on. */
+    static final class Emit implements MapFunction<Tuple3<Long, Long, Long>, Tuple2<Long, Long>> {
+        private final Tuple2<Long, Long> bid = new Tuple2<>();
+        private final Warmup warmup = new Warmup(1024);
+
+        @Override
+        public Tuple2<Long, Long> map(Tuple3<Long, Long, Long> record) {
+            warmup.emitted();
             bid.setFields(record.f1, record.f2);
             return bid;
         }
