@@ -372,7 +372,7 @@ def test_one_handover_at_a_time(replicated, tmp_path):
         while not query.lastProgress:
             time.sleep(0.1)
         manager = fb.handover(query)
-        patience = handover._Patience(0.1)
+        patience = handover.Patience(0.1)
         with (
             manager._turn(patience),
             pytest.raises(HandoverError, match="another handover of this query has not ended in time"),

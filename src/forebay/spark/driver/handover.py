@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
@@ -26,6 +25,7 @@ from forebay.replication.spreading import spread
 from forebay.spark.driver import query as queries
 from forebay.spark.driver import replicas
 from forebay.spark.driver.handed import Handed, Placed
+from forebay.spark.driver.patience import Patience
 from forebay.spark.driver.steering import Executor, Steering
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ KEPT_HANDOVERS = 100
 
 AGENT_SECONDS = 60.0
 """The agent of a target's host has to be there after so long."""
-
-STALLED_SECONDS = 600.0
-"""A handover is given up when its hosts have got no more of the state for so long."""
 
 WARM_SECONDS = 30.0
 """A target is warmed again if catching up took longer: Spark ends workers that have had nothing to do for a minute."""
@@ -210,7 +207,7 @@ class Handover:
 
         Without a timeout it goes on as long as hosts get more and more of the state.
         """
-        patience, hosts = _Patience(timeout), {each.id: address_of(each.host) for each in self.usable()}
+        patience, hosts = Patience(timeout), {each.id: address_of(each.host) for each in self.usable()}
         moving = self._moving(placement, hosts)
         if not moving:
             return Handed(reason)
@@ -295,7 +292,7 @@ class Handover:
         return {partition: (now[partition], target) for partition, target in moving.items()}
 
     @contextlib.contextmanager
-    def _turn(self, patience: _Patience) -> Iterator[None]:
+    def _turn(self, patience: Patience) -> Iterator[None]:
         """Handovers of a query take turns at this; copies are made for several at a time."""
         if not self._going_on.acquire(timeout=max(0.0, patience.deadline - time.monotonic())):
             raise HandoverError(
@@ -315,7 +312,7 @@ class Handover:
             at_work &= {each.id for each in self.usable() if address_of(each.host) in hosts}
         self.ready(set(moving.values()) - at_work)
 
-    def _switch(self, moving: Mapping[int, str], patience: _Patience) -> None:
+    def _switch(self, moving: Mapping[int, str], patience: Patience) -> None:
         """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""
         before = self.steering.placement()
         self.steering.steer(moving)
@@ -328,7 +325,7 @@ class Handover:
             raise
 
     @contextlib.contextmanager
-    def _invited(self, guests: list[tuple[int, str]], patience: _Patience) -> Iterator[None]:
+    def _invited(self, guests: list[tuple[int, str]], patience: Patience) -> Iterator[None]:
         """Hosts get the state of partitions, in the background, until this ends."""
         if self._manager is None:
             yield
@@ -344,7 +341,7 @@ class Handover:
             for partition, host in guests:
                 self._manager.dismiss(self._held, partition, host)
 
-    def _catch_up(self, guests: list[tuple[int, str]], patience: _Patience) -> None:
+    def _catch_up(self, guests: list[tuple[int, str]], patience: Patience) -> None:
         """Wait until hosts have the state of partitions."""
         if self._manager is None:
             return
@@ -386,21 +383,6 @@ class Handover:
             raise HandoverError("the query has ended")
         if time.monotonic() > deadline:
             raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
-
-
-class _Patience:
-    """How long a handover may take: until a time, or as long as there is less and less to copy."""
-
-    def __init__(self, timeout: float | timedelta | None) -> None:
-        if isinstance(timeout, timedelta):
-            timeout = timeout.total_seconds()
-        self.deadline = time.monotonic() + (STALLED_SECONDS if timeout is None else timeout)
-        self._least = inf if timeout is None else 0
-
-    def renew(self, missing: int) -> None:
-        if missing < self._least:
-            self._least = missing
-            self.deadline = time.monotonic() + STALLED_SECONDS
 
 
 _managers: dict[str, Handover] = {}

@@ -1,0 +1,47 @@
+"""How long a handover may take."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from math import inf
+
+STALLED_SECONDS = 600.0
+"""A handover is given up when its hosts have got no more of the state for so long."""
+
+
+class Patience:
+    """Until a time, or as long as there is less and less to copy.
+
+    Parameters
+    ----------
+    timeout : float or timedelta, optional
+        Seconds, or a time, that it may take whatever is copied.
+
+    Attributes
+    ----------
+    deadline : float
+        When it ends, by the monotonic clock.
+
+    Examples
+    --------
+    >>> patience = Patience(None)
+    >>> first = patience.deadline
+    >>> patience.renew(1000)
+    >>> second = patience.deadline
+    >>> patience.renew(1000)
+    >>> first < second == patience.deadline
+    True
+    """
+
+    def __init__(self, timeout: float | timedelta | None) -> None:
+        if isinstance(timeout, timedelta):
+            timeout = timeout.total_seconds()
+        self.deadline = time.monotonic() + (STALLED_SECONDS if timeout is None else timeout)
+        self._least = inf if timeout is None else 0
+
+    def renew(self, missing: int) -> None:
+        """Go on if fewer bytes are missing than ever before."""
+        if missing < self._least:
+            self._least = missing
+            self.deadline = time.monotonic() + STALLED_SECONDS
