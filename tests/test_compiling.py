@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from forebay import compiling
+
 PLACED = """
 import numpy as np
 from forebay.aggregates import sorting
@@ -31,3 +35,16 @@ def test_nothing_is_kept_where_others_may_write(read_only, tmp_path):
     theirs.chmod(0o777)
     run(read_only)
     assert not any(theirs.iterdir())
+
+
+def test_processes_that_compile_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ours = "import forebay.compiling as c\nprint('asks', flush=True)\nwith c.in_turn(): print('compiles', flush=True)"
+    with compiling.in_turn():
+        other = subprocess.Popen(
+            [sys.executable, "-c", ours], env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
+        )
+        assert other.stdout.readline() == "asks\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(1)
+    assert other.communicate(timeout=60)[0] == "compiles\n"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,27 @@ def kept() -> set[Path | None]:
     True
     """
     return {path and Path(path) for path in (kernel.stats.cache_path for kernel in kernels.values())}
+
+
+@contextlib.contextmanager
+def in_turn() -> Iterator[None]:
+    """Compile alone, of this user's processes on this machine: those that wait find what the first one has kept.
+
+    Examples
+    --------
+    >>> with in_turn():
+    ...     import forebay.aggregates.sorting
+    """
+    try:
+        lock = os.open(f"{_private_directory()}/turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # each compiles for itself
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _compiled(function: Callable[..., Any]) -> Any:

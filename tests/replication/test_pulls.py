@@ -1,5 +1,6 @@
 """What hosts make of files that are not what they should be, or go while others take them for there."""
 
+import shutil
 import threading
 
 import pytest
@@ -13,6 +14,27 @@ from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
 
 INSTANCE = f"{QUERY}/{LAYOUT}/0-00000000"
+
+
+def test_what_one_host_does_not_hold_comes_from_another(tmp_path):
+    with hosts(tmp_path, replicas=0, uploading=False) as some:
+        agents = [some.listen(number) for number in range(3)]
+        store = some.open(0, None)
+        for number in range(4):
+            version = append(store, number)
+        names = sorted(Holdings(some.disk(0)).files_of(INSTANCE, version))
+        for number in (0, 1):  # each holds half of them, the other half is the other's
+            for name in names:
+                (some.disk(number) / INSTANCE).mkdir(parents=True, exist_ok=True)
+                if not (some.disk(number) / INSTANCE / name).exists():
+                    shutil.copy(some.disk(0) / INSTANCE / name, some.disk(number) / INSTANCE / name)
+        for place, name in enumerate(names):
+            (some.disk(place % 2) / INSTANCE / name).unlink()
+        pulls = agents[2]._pulls
+        pulls._holders = lambda instance: {"addresses": [each.address for each in agents], "archive": None}
+        pulls.complete(INSTANCE, [*names, "000000000009-00000000-0000.arrow"])
+        assert some.held(2) == set(names)
+        assert pulls.received > 0
 
 
 @pytest.mark.parametrize("kind", ["arrow", "manifest"])

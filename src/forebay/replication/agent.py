@@ -222,14 +222,14 @@ class Agent(Service):
             writer.write_metadata(pa.py_buffer(json.dumps({"refused": str(error)}).encode()))
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """Serve a file that is held here."""
+        """Serve files of an instance, one after the other."""
         del context
         try:
-            instance, name = json.loads(ticket.ticket)
-            pieces = chain.pieces(self._holdings.path(instance, name))
-        except (OSError, ValueError, ForebayError) as error:
-            raise flight.FlightServerError(f"it is not held here: {error}") from error
-        return flight.GeneratorStream(chain.CHUNK, pieces)
+            instance, names = json.loads(ticket.ticket)
+            paths = [self._holdings.path(instance, name) for name in names]
+        except (TypeError, ValueError, ForebayError) as error:
+            raise flight.FlightServerError(f"it cannot be told what is wanted: {error}") from error
+        return flight.GeneratorStream(chain.CHUNK, chain.pieces(paths))
 
     # What it tells the manager, and what it does then.
 

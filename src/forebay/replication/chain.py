@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -250,20 +250,34 @@ def _store(
         raise broken
 
 
-def pieces(path: Path) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-    """A file as it travels: chunks, the last one with the checksum of all."""
-    return (_wrapped(chunk, crc) for chunk, crc in _cut(_mapped(path)))
+class NotHeld(ReplicationError):
+    """The sender does not hold a file; others may follow."""
+
+
+def pieces(paths: Iterable[Path]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
+    """Files as they travel: chunks, the last one of each with the checksum of all; or word that one is not held here."""
+    for path in paths:
+        try:
+            data = _mapped(path)
+        except OSError:
+            yield _wrapped(memoryview(b""), held=False)
+            continue
+        for chunk, crc in _cut(data):
+            yield _wrapped(chunk, crc=crc)
 
 
 def chunks(reader: flight.MetadataRecordBatchReader) -> Iterator[tuple[memoryview, int | None]]:
-    """The chunks of one file as they come, the last one with the checksum of all."""
+    """The chunks of one file as they come, the last one with the checksum of all; `NotHeld` if there are none."""
     crc = None
     while crc is None:
         try:
             chunk = reader.read_chunk()
         except StopIteration:
             raise ReplicationError("the sender has gone in the middle of a file") from None
-        crc = json.loads(chunk.app_metadata.to_pybytes())["crc"]
+        said = json.loads(chunk.app_metadata.to_pybytes())
+        if not said.get("held", True):
+            raise NotHeld("the sender does not hold it")
+        crc = said["crc"]
         yield memoryview(chunk.data[0].to_numpy()), crc
 
 
@@ -279,9 +293,9 @@ def _cut(data: memoryview) -> Iterator[tuple[memoryview, int | None]]:
         yield chunk, crc if begin + CHUNK_BYTES >= len(data) else None
 
 
-def _wrapped(data: memoryview, crc: int | None) -> tuple[pa.RecordBatch, pa.Buffer]:
+def _wrapped(data: memoryview, **said: Any) -> tuple[pa.RecordBatch, pa.Buffer]:
     column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-    return pa.RecordBatch.from_arrays([column], schema=CHUNK), pa.py_buffer(json.dumps({"crc": crc}).encode())
+    return pa.RecordBatch.from_arrays([column], schema=CHUNK), pa.py_buffer(json.dumps(said).encode())
 
 
 class _Broken(ReplicationError):
@@ -331,7 +345,7 @@ class _Link:
         try:
             while not self._credits:
                 self._hear()
-            batch, said = _wrapped(data, crc)
+            batch, said = _wrapped(data, crc=crc)
             with self._peer.failing():
                 if not self._begun:
                     self._writer.begin(CHUNK)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,9 +21,13 @@ from forebay.replication.uploads import archive_of
 from forebay.store import filenames
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
+from forebay.store.segments import SEGMENT_BYTES
 
 FETCH_SECONDS = 60.0
-"""How long a file may take for which a task waits."""
+"""How long files may take for which a task waits."""
+
+_TOGETHER = 64 << 20
+"""So many bytes are asked for at once: a host whose share of the cores is used up answers late."""
 
 _AT_ONCE = 2
 """So many instances are pulled at the same time."""
@@ -93,11 +97,9 @@ class Pulls:
     def complete(self, instance: str, names: Iterable[str]) -> None:
         """Have files here that others hold, as far as they do: a task waits for them."""
         here = self._holdings.names(instance)
-        missing = [name for name in names if name not in here]
+        missing = dict.fromkeys(name for name in names if name not in here)
         if missing:
-            holders = self._holders(instance)
-            for name in missing:
-                self._get(instance, name, holders)
+            self._get(instance, missing, self._holders(instance))
 
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
@@ -128,42 +130,79 @@ class Pulls:
         """The manifest of a version, got again if what is here cannot be read."""
         with contextlib.suppress(VersionNotFound, CorruptState):
             return self._holdings.read(instance, version)
-        self._get(instance, filenames.manifest(version), holders)
+        self._get(instance, {filenames.manifest(version): None}, holders)
         return self._holdings.read(instance, version)
 
     def _files(self, instance: str, made: Manifest, holders: Holders, pace: Pace) -> None:
         """The files of a version that are not here, or not whole."""
         files = self._holdings.remember(instance, made)
-        for name, size in self._holdings.lacking(instance, files, self._holdings.names(instance)).items():
-            if self._ended:
-                raise ReplicationError("the application has ended")
-            self._get(instance, name, holders, size, pace)
+        lacking = self._holdings.lacking(instance, files, self._holdings.names(instance))
+        if lacking:
+            self._get(instance, lacking, holders, pace)
 
-    def _get(self, instance: str, name: str, holders: Holders, size: int | None = None, pace: Pace | None = None) -> None:
-        """Have a file here, in the place of one that is; nothing changes if nobody has it."""
-        seconds = FETCH_SECONDS + (size / pace.rate if size is not None and pace is not None else 0.0)
+    def _get(self, instance: str, files: Mapping[str, int | None], holders: Holders, pace: Pace | None = None) -> None:
+        """Have files here, names and bytes, in the place of those that are; nothing changes for those that nobody has."""
+        lacking = dict(files)
         for address in holders["addresses"]:
             if address == self._address:
                 continue
-            peer = self._peers[address]
             try:
-                with peer.failing():
-                    ticket = flight.Ticket(json.dumps([instance, name]).encode())
-                    stream = peer.client.do_get(ticket, peer.options(seconds))
-                    with self._holdings.receiving(instance, name, size) as incoming:
-                        for data, crc in chain.chunks(stream):
-                            incoming.write(data)
-                            if pace is not None:
-                                pace.took(len(data))
-                            if crc is not None:
-                                incoming.finish(crc)
-                with self._lock:
-                    self.received += incoming.size
-                return
+                for together in _cut(lacking):
+                    self._get_from(address, instance, together, lacking, pace)
             except (ReplicationError, StateDirectoryError) as error:
-                _log.info("%s of %s did not come: %s", name, instance, error)
+                _log.info("files of %s did not come: %s", instance, error)
         if holders["archive"] is not None:
-            with contextlib.suppress(FileNotFoundError):
-                archive_of(holders["archive"], instance).download(name, self._holdings.directory(instance))
-                if pace is not None and size is not None:
-                    pace.took(size)
+            archive = archive_of(holders["archive"], instance)
+            for name, size in lacking.items():
+                self._check()
+                with contextlib.suppress(FileNotFoundError):
+                    archive.download(name, self._holdings.directory(instance))
+                    if pace is not None and size is not None:
+                        pace.took(size)
+
+    def _get_from(
+        self, address: str, instance: str, names: list[str], lacking: dict[str, int | None], pace: Pace | None
+    ) -> None:
+        """Have files here that another host holds; those that have come are lacking no more."""
+        seconds = FETCH_SECONDS + (sum(lacking[name] or 0 for name in names) / pace.rate if pace is not None else 0.0)
+        peer = self._peers[address]
+        with peer.failing():
+            stream = peer.client.do_get(flight.Ticket(json.dumps([instance, names]).encode()), peer.options(seconds))
+            try:
+                for name in names:
+                    self._check()
+                    with contextlib.suppress(chain.NotHeld):
+                        self._receive(stream, instance, name, lacking[name], pace)
+                        del lacking[name]
+            finally:
+                stream.cancel()
+
+    def _receive(
+        self, stream: flight.FlightStreamReader, instance: str, name: str, size: int | None, pace: Pace | None
+    ) -> None:
+        with self._holdings.receiving(instance, name, size) as incoming:
+            for data, crc in chain.chunks(stream):
+                incoming.write(data)
+                if pace is not None:
+                    pace.took(len(data))
+                if crc is not None:
+                    incoming.finish(crc)
+        with self._lock:
+            self.received += incoming.size
+
+    def _check(self) -> None:
+        if self._ended:
+            raise ReplicationError("the application has ended")
+
+
+def _cut(files: Mapping[str, int | None]) -> Iterator[list[str]]:
+    """Files in groups, each of which is asked for at once."""
+    group, size = list[str](), 0
+    for name, each in list(files.items()):
+        group.append(name)
+        size += each or SEGMENT_BYTES
+        if size >= _TOGETHER:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -43,9 +43,14 @@ def warmer(place: Place | None) -> ArrowMap:
 
 
 def _rehearse() -> None:
+    from forebay import compiling
     from forebay.engine import rehearsal
 
-    with tempfile.TemporaryDirectory(prefix="forebay-") as directory, contextlib.suppress(ForebayError, OSError):
+    with (
+        compiling.in_turn(),
+        tempfile.TemporaryDirectory(prefix="forebay-") as directory,
+        contextlib.suppress(ForebayError, OSError),
+    ):
         rehearsal.rehearse_some(Path(directory))
 
 
