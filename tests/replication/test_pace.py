@@ -5,12 +5,12 @@ import time
 from forebay.replication.pace import Pace
 
 
-def test_bytes_take_their_time_and_a_short_stop_alone_is_made_up_for():
+def test_bytes_take_their_time_and_none_is_made_up_for():
     pace, began = Pace(1000), time.monotonic()
     pace.took(50)
     pace.took(50)
     assert time.monotonic() - began >= 0.1
-    time.sleep(2)
+    time.sleep(0.2)
     began = time.monotonic()
-    pace.took(1100)  # a second of the two is made up for
-    assert 0.1 <= time.monotonic() - began < 1.1
+    pace.took(100)
+    assert time.monotonic() - began >= 0.1

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 
-_MADE_UP_FOR = 1.0
-"""Seconds of standing still, as a host does whose share of the cores is used up, for which a copy may hurry afterwards."""
-
 
 class Pace:
     """A bound on the bytes of a copy in each second.
@@ -32,10 +29,10 @@ class Pace:
         self._due = time.monotonic()
 
     def took(self, size: int) -> None:
-        """Wait as long as so many bytes may take."""
+        """Wait as long as so many bytes may take. What was not taken in time is not made up for."""
         now = time.monotonic()
-        self._due = max(self._due, now - _MADE_UP_FOR) + size / self.rate
-        time.sleep(max(0.0, self._due - now))
+        self._due = max(self._due, now) + size / self.rate
+        time.sleep(self._due - now)
 
     def faster(self) -> Pace:
         """The pace of the next round."""
