@@ -42,7 +42,8 @@ def settings(builder):
 
 
 ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
-LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"} | ({DAEMON: LOADED} if sys.platform == "linux" else {})
+ANYWHERE |= {DAEMON: LOADED} if sys.platform == "linux" else {}
+LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
 
 
 @pytest.mark.parametrize(

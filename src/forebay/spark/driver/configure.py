@@ -86,16 +86,16 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     """The settings that forebay wants where ``given`` are those that there are, whether they are among those or not."""
     master = given.get("spark.master", "local[*]")  # what pyspark takes
     settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
+    if sys.platform == "linux":  # elsewhere libraries do not expect that a process forks that has loaded them
+        settings[DAEMON] = LOADED
     cores = _cores(master, given)
     if cores is not None:
         settings[PARTITIONS] = str(cores)
-    if _LOCAL.fullmatch(master):
-        if _is_local(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
+    if is_local(master):
+        if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
             settings[LOGS] = RENAMING
         if _has_place_for_sockets(given):
             settings[SOCKETS] = "true"
-        if sys.platform == "linux":  # elsewhere libraries do not expect that a process forks that has loaded them
-            settings[DAEMON] = LOADED
     return settings
 
 
@@ -105,9 +105,14 @@ def missing(session: SparkSession) -> dict[str, str]:
     return {name: value for name, value in wanted(given).items() if session.conf.get(name, None) is None}
 
 
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own process."""
+    return _LOCAL.fullmatch(master) is not None
+
+
 def tries_again(master: str) -> bool:
     """Whether tasks that fail are tried again: in local mode they are if the master has a number for that."""
-    return not _LOCAL.fullmatch(master) or "," in master
+    return not is_local(master) or "," in master
 
 
 def _given(builder: SparkSession.Builder) -> dict[str, str]:
@@ -166,7 +171,7 @@ def _cores(master: str, given: Mapping[str, str]) -> int | None:
     return math.prod(map(int, told)) if all(map(str.isdecimal, told)) else None
 
 
-def _is_local(file_system: str) -> bool:
+def _is_here(file_system: str) -> bool:
     return file_system.startswith("file:")
 
 

@@ -7,6 +7,7 @@ wait until the daemon has loaded what workers need. A job of one row has it star
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from py4j.clientserver import ClientServer
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from forebay.spark.driver.configure import DAEMON, LOADED, wanted
+from forebay.spark.driver.configure import DAEMON, LOADED, is_local
 
 GROUP = "forebay-early"
 """The job group of that job, and the name of the thread."""
@@ -36,7 +37,9 @@ def start(session: SparkSession) -> None:
 
 
 def _wanted(conf: Mapping[str, str]) -> bool:
-    if conf.get(DAEMON) != LOADED or DAEMON not in wanted(conf) or conf.get("spark.python.use.daemon", "true") != "true":
+    if not is_local(conf["spark.master"]) or conf.get(DAEMON) != LOADED:
+        return False
+    if sys.platform != "linux" or conf.get("spark.python.use.daemon", "true") != "true":
         return False
     # Elsewhere a thread has the job group of any other one (PYSPARK_PIN_THREAD=false).
     return isinstance(SparkContext._gateway, ClientServer)
