@@ -179,3 +179,23 @@ def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
         steering.close()
     finally:
         query.stop()
+
+
+def test_an_executor_that_is_warmed_has_read_from_the_sources(spark, tmp_path):
+    def read():
+        listed = spark._jsc.sc().statusStore().executorList(True)
+        return sum(listed.apply(number).totalInputBytes() for number in range(listed.length()))
+
+    no_data = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key").write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    spark.conf.set(no_data, "false")
+    query = sessions(stream).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        before = read()
+        Steering(query).warm(["driver"])
+        assert read() > before
+    finally:
+        query.stop()
+        spark.conf.unset(no_data)

@@ -38,13 +38,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
-from forebay.spark.worker.warming import Warmed, warmer
+from forebay.spark.driver import warming
 from forebay.state.places import Place
 from forebay.store.archive import archive_at
 
@@ -202,8 +200,9 @@ class Steering:
         """Have executors ready for tasks of operators, before state partitions move there.
 
         Python workers are started, with forebay's modules loaded, and Spark loads what it needs for an operator, its state
-        store too. It returns when they are ready. It is a small Spark job of its own for each executor, which takes free
-        cores there for some seconds; Spark ends workers that nobody has used for a minute.
+        store and the readers of the query's sources too. It returns when they are ready. These are small Spark jobs of their
+        own for each executor, which take free cores there for some seconds; Spark ends workers that nobody has used for a
+        minute.
 
         Parameters
         ----------
@@ -215,30 +214,8 @@ class Steering:
         wanted = set(executors)
         for executor in self.executors():
             if executor.id in wanted:
-                self._warm(executor, place)
-
-    def _warm(self, executor: Executor, place: Place | None) -> None:
-        jvm = SparkContext._jvm
-        if jvm is None:
-            return
-        slots = jvm.java.util.ArrayList()
-        for number in range(executor.cores):
-            here = jvm.java.util.ArrayList()
-            here.add(f"executor_{executor.host}_{executor.id}")
-            slots.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
-        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
-        pinned = self._context.makeRDD(jvm.PythonUtils.toSeq(slots), tag)
-        session = SparkSession.builder.getOrCreate()
-        strings = jvm.org.apache.spark.sql.Encoders.STRING()
-        ready = DataFrame(session._jsparkSession.createDataset(pinned, strings).toDF(), session)
-        for _ in range(1 + len(self.operators)):  # a task of an operator has a worker for each of its Python functions
-            ready = ready.mapInArrow(warmer(place), ready.schema)
-        keyed = ready.groupBy("value")  # Spark prefers the executor that has the shuffled rows
-        try:
-            keyed.transformWithStateInPandas(Warmed(), ready.schema, "append", "none").collect()
-        except PySparkException as error:  # as in a session that is not the query's, and has no state store
-            ready.collect()
-            _log.info("executor %s could only be warmed in part: %s", executor.id, error)
+                location = f"executor_{executor.host}_{executor.id}"
+                warming.warm(self._execution, location, executor.cores, len(self.operators), place)
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""
