@@ -6,12 +6,15 @@ tasks. On a host with little CPU that takes as long as some micro-batches. So it
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.spark.worker.warming import Warmed, warmer
@@ -45,8 +48,8 @@ def warm(execution: Any, location: str, cores: int, operators: int, place: Place
         slots.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
     pinned = execution.sparkSessionForStream().sparkContext().makeRDD(jvm.PythonUtils.toSeq(slots), tag)
+    _read_sources(execution, pinned)  # first, for tasks of pack come as soon as a slot is free
     _run_operator(jvm, pinned, operators, place)
-    _read_sources(execution, pinned)
 
 
 def _run_operator(jvm: Any, pinned: Any, operators: int, place: Place | None) -> None:
@@ -65,14 +68,21 @@ def _run_operator(jvm: Any, pinned: Any, operators: int, place: Place | None) ->
 
 
 def _read_sources(execution: Any, pinned: Any) -> None:
-    """Have Spark's readers loaded: the first rows of what a micro-batch has read are read once more."""
+    """Have Spark's readers loaded: each slot reads the first rows of what a micro-batch has read once more."""
     last = execution.lastExecution()
     if last is None:
         return
     leaves = last.executedPlan().collectLeaves()
     for number in range(leaves.length()):
         try:
-            rows = leaves.apply(number).inputRDD().toJavaRDD()
-            pinned.toJavaRDD().cartesian(rows).keys().take(1)
-        except Py4JError as error:  # it is no scan, or its files have gone
+            read = leaves.apply(number).inputRDD().toJavaRDD()
+            text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark has left out its types
+            slots: RDD[str] = RDD(pinned.toJavaRDD().cartesian(read).keys(), SparkContext.getOrCreate(), text)
+            first = range(0, slots.getNumPartitions(), max(1, read.getNumPartitions()))
+            slots.context.runJob(slots, _one, first)
+        except (Py4JError, PySparkException) as error:  # it is no scan, or its files have gone
             _log.debug("a source could not be read ahead: %s", error)
+
+
+def _one(rows: Iterable[str]) -> list[str]:
+    return list(itertools.islice(rows, 1))
