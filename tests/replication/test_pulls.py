@@ -9,6 +9,7 @@ from loopback_hosts import LAYOUT, QUERY, append, hosts, values, wait_for
 from forebay.errors import ReplicationError
 from forebay.replication import chain
 from forebay.replication.holdings import Holdings
+from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
@@ -35,6 +36,34 @@ def test_what_one_host_does_not_hold_comes_from_another(tmp_path):
         pulls.complete(INSTANCE, [*names, "000000000009-00000000-0000.arrow"])
         assert some.held(2) == set(names)
         assert pulls.received > 0
+
+
+def test_a_copy_hurries_only_where_as_much_has_changed_meanwhile(tmp_path, monkeypatch):
+    rates = []
+
+    class Recorded(Pace):
+        def took(self, size):
+            rates[-1].add(self.rate)
+
+    monkeypatch.setattr("forebay.replication.pulls.Pace", Recorded)
+    monkeypatch.setattr(Recorded, "faster", lambda self: Recorded(2 * self.rate))
+    with hosts(tmp_path, replicas=0, uploading=False) as some:
+        agent, other = some.listen(0), some.listen(1)
+        store = some.open(0, None)
+        newest, later = [append(store, *range(100_000))], [100_000, 100_000, 10_000, 10]
+
+        def note(instance, made):
+            if later:
+                newest.append(append(store, *range(later.pop(0)), slice_=len(later) + 1))
+                rates.append(set())
+
+        rates.append(set())
+        pulls = other._pulls
+        pulls._note, pulls._rate = note, 1.0
+        pulls._holders = lambda _: {"addresses": [agent.address], "version": str(newest[-1]), "archive": None}
+        pulls._pull(INSTANCE)
+        assert some.held(1) >= Holdings(some.disk(0)).files_of(INSTANCE, newest[-1]).keys()
+    assert rates == [{1.0}, {1.0}, {2.0}, {4.0}, {4.0}]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "manifest"])

@@ -8,8 +8,8 @@ import time
 class Pace:
     """A bound on the bytes of a copy in each second.
 
-    What changes while a copy is made has to be copied after it. Each such round may be twice as fast as the one before, so a
-    copy comes to an end however much changes.
+    What changes while a copy is made has to be copied after it. Where that is hardly less than what was copied before, the
+    next round may be twice as fast, so a copy comes to an end however much changes.
 
     Parameters
     ----------

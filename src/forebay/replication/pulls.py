@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -104,27 +105,31 @@ class Pulls:
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
         try:
-            before, pace = None, Pace(self._rate)
+            before, most, pace = None, math.inf, Pace(self._rate)
             while True:
                 holders = self._holders(instance)
                 if holders["version"] in (None, before):
                     return
                 before = holders["version"]
-                self._note(instance, self._version(instance, Version.parse(before), holders, pace))
-                pace = pace.faster()
+                made, size = self._version(instance, Version.parse(before), holders, pace)
+                self._note(instance, made)
+                if size > most / 2:  # as much has changed meanwhile: at this pace it might never end
+                    pace = pace.faster()
+                most = size
         except Exception as error:  # the next beat tries again
             _log.info("%s is not complete yet: %s", instance, error)
         finally:
             with self._lock:
                 self._under_way.discard(instance)
 
-    def _version(self, instance: str, version: Version, holders: Holders, pace: Pace) -> Manifest:
+    def _version(self, instance: str, version: Version, holders: Holders, pace: Pace) -> tuple[Manifest, int]:
+        """Have a version and those before it here; gives it, and how many bytes were not here."""
         made = self._manifest(instance, version, holders)
-        self._files(instance, made, holders, pace)
+        size = self._files(instance, made, holders, pace)
         for earlier in made.history:  # Spark may go back to it
             with contextlib.suppress(VersionNotFound, CorruptState):
-                self._files(instance, self._manifest(instance, earlier, holders), holders, pace)
-        return made
+                size += self._files(instance, self._manifest(instance, earlier, holders), holders, pace)
+        return made, size
 
     def _manifest(self, instance: str, version: Version, holders: Holders) -> Manifest:
         """The manifest of a version, got again if what is here cannot be read."""
@@ -133,12 +138,13 @@ class Pulls:
         self._get(instance, {filenames.manifest(version): None}, holders)
         return self._holdings.read(instance, version)
 
-    def _files(self, instance: str, made: Manifest, holders: Holders, pace: Pace) -> None:
-        """The files of a version that are not here, or not whole."""
+    def _files(self, instance: str, made: Manifest, holders: Holders, pace: Pace) -> int:
+        """Get the files of a version that are not here, or not whole; gives their bytes."""
         files = self._holdings.remember(instance, made)
         lacking = self._holdings.lacking(instance, files, self._holdings.names(instance))
         if lacking:
             self._get(instance, lacking, holders, pace)
+        return sum(lacking.values())
 
     def _get(self, instance: str, files: Mapping[str, int | None], holders: Holders, pace: Pace | None = None) -> None:
         """Have files here, names and bytes, in the place of those that are; nothing changes for those that nobody has."""
