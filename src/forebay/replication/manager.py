@@ -30,6 +30,10 @@ REPAIR_SECONDS = 15.0
 """After a host was lost, or could not be reached, new ones get replicas only then: its partitions come first, and it may
 come back."""
 
+SETTLING_SECONDS = 60.0
+"""After a host has joined, or a partition was on its way to another one, replicas change hosts only then for no other reason
+than that hosts have more and less: partitions go first."""
+
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
 
@@ -120,7 +124,7 @@ class Manager(Service):
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
         self._began = float("inf")
-        self._repaired = 0.0
+        self._repaired = self._settled = 0.0
         self._ending = self._lost_some = False
         self._warned = False
         self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
@@ -157,13 +161,15 @@ class Manager(Service):
         """Have a host keep a replica of a partition until it is dismissed as often, beside the replica group."""
         with self._lock:
             self._guests.setdefault((query, partition), Counter())[self._address(host)] += 1
-            self._planned = 0.0
+            self._settled, self._planned = float("inf"), 0.0
 
     def dismiss(self, query: str, partition: int, host: str) -> None:
         """Undo `invite`; a host that is lost by now was dismissed with that."""
         with self._lock:
             gone = {address for address, known in self._hosts.items() if host in (known.name, address)}
             self._guests[query, partition] = self._guests.get((query, partition), Counter()) - Counter(gone)
+            if not any(address in self._hosts for guests in self._guests.values() for address in guests):
+                self._settled = time.monotonic() + SETTLING_SECONDS
             self._planned = 0.0
 
     def caught_up(self, query: str, partition: int, host: str) -> bool:
@@ -229,7 +235,7 @@ class Manager(Service):
             self._began = min(self._began, now)
             if address not in self._hosts:
                 _log.info("the host %s keeps replicas now", host)
-                self._planned = 0.0
+                self._settled, self._planned = max(self._settled, now + SETTLING_SECONDS), 0.0
                 for other in [each for each, there in self._hosts.items() if there.name == host]:
                     del self._hosts[other]  # a host counts once, whatever has become of its agent before
             self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
@@ -298,7 +304,8 @@ class Manager(Service):
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
-        self._targets = groups.assign(sizes, origins, able, self.replicas, current, level=now >= self._repaired)
+        level = now >= max(self._repaired, self._settled)
+        self._targets = groups.assign(sizes, origins, able, self.replicas, current, level=level)
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
