@@ -53,6 +53,8 @@ def kept() -> set[Path | None]:
 def in_turn() -> Iterator[None]:
     """Compile alone, of this user's processes on this machine: those that wait find what the first one has kept.
 
+    When one has done so, those that come later compile, or load what is kept, side by side.
+
     Examples
     --------
     >>> with in_turn():
@@ -64,8 +66,12 @@ def in_turn() -> Iterator[None]:
         yield
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # some file systems know no locks
+            if not os.fstat(lock).st_size:
+                fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+        with contextlib.suppress(OSError):
+            os.pwrite(lock, b"done", 0)
     finally:
         os.close(lock)
 

@@ -469,3 +469,27 @@ def made(some):
     store = some.open(0, None)
     version = append(store, 1)
     return Holdings(some.disk(1)).read(f"{QUERY}/{LAYOUT}/0-00000000", version)
+
+
+def test_replicas_change_hosts_when_partitions_have_gone_where_they_should(monkeypatch):
+    monkeypatch.setattr(manager, "SETTLING_SECONDS", 1000.0)
+    monkeypatch.setattr(manager, "_PLANNED_SECONDS", 0.0)
+    instances = [f"{QUERY}/{LAYOUT}/{vnode}-00000000" for vnode in range(4)]
+    service = manager.Manager("127.0.0.1", "a secret", 1)
+
+    def beat(host, names, *, own=False):
+        held = {name: ["000000000001-00000000", 1000, 1, own, True] for name in names}
+        return service._beat(host, f"{host}:1", held, {}, 0, 0, 0, 1 << 40)["wanted"]
+
+    try:
+        service.register(QUERY, lambda vnode: vnode, None)
+        beat("a", instances, own=True)
+        beat("b", instances)
+        assert beat("c", []) == []  # it has just joined
+        monkeypatch.setattr(manager, "SETTLING_SECONDS", 0.0)
+        service.invite(QUERY, 0, "c")
+        assert beat("c", []) == instances[:1]
+        service.dismiss(QUERY, 0, "c")
+        assert len(beat("c", [])) == 2
+    finally:
+        service.shutdown()

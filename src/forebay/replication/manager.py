@@ -275,6 +275,8 @@ class Manager(Service):
         with self._lock:
             self._lost_some = self._lost_some or uploading > 0
             self._hosts.pop(address, None)
+            for guests in self._guests.values():
+                guests.pop(address, None)
 
     # How groups are made.
 
@@ -360,6 +362,8 @@ class Manager(Service):
             self._repaired = now + REPAIR_SECONDS
             _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
             del self._hosts[address]
+            for guests in self._guests.values():  # if it comes back, nobody remembers to dismiss it
+                guests.pop(address, None)
             self._planned = 0.0
 
     def _unit(self, instance: str) -> Unit:

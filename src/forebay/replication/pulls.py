@@ -30,6 +30,9 @@ FETCH_SECONDS = 60.0
 _TOGETHER = 64 << 20
 """So many bytes are asked for at once: a host whose share of the cores is used up answers late."""
 
+_SLOWEST = 1e5
+"""Bytes in a second; what takes longer has failed."""
+
 _AT_ONCE = 2
 """So many instances are pulled at the same time."""
 
@@ -160,7 +163,7 @@ class Pulls:
         if holders["archive"] is not None:
             archive = archive_of(holders["archive"], instance)
             for name, size in lacking.items():
-                self._check()
+                self._check(pace)
                 with contextlib.suppress(FileNotFoundError):
                     archive.download(name, self._holdings.directory(instance))
                     if pace is not None and size is not None:
@@ -170,34 +173,45 @@ class Pulls:
         self, address: str, instance: str, names: list[str], lacking: dict[str, int | None], pace: Pace | None
     ) -> None:
         """Have files here that another host holds; those that have come are lacking no more."""
-        seconds = FETCH_SECONDS + (sum(lacking[name] or 0 for name in names) / pace.rate if pace is not None else 0.0)
+        size = sum(lacking[name] or SEGMENT_BYTES for name in names)
+        seconds = FETCH_SECONDS + size / min(_SLOWEST, _SLOWEST if pace is None else pace.rate)
         peer = self._peers[address]
         with peer.failing():
             stream = peer.client.do_get(flight.Ticket(json.dumps([instance, names]).encode()), peer.options(seconds))
             try:
                 for name in names:
-                    self._check()
+                    self._check(pace)
                     with contextlib.suppress(chain.NotHeld):
-                        self._receive(stream, instance, name, lacking[name], pace)
-                        del lacking[name]
+                        self._receive(stream, instance, name, lacking, pace)
             finally:
                 stream.cancel()
 
     def _receive(
-        self, stream: flight.FlightStreamReader, instance: str, name: str, size: int | None, pace: Pace | None
+        self, stream: flight.FlightStreamReader, instance: str, name: str, lacking: dict[str, int | None], pace: Pace | None
     ) -> None:
-        with self._holdings.receiving(instance, name, size) as incoming:
-            for data, crc in chain.chunks(stream):
-                incoming.write(data)
-                if pace is not None:
-                    pace.took(len(data))
-                if crc is not None:
-                    incoming.finish(crc)
+        """Store the file that comes next; one that is not what it should be is left out, for others follow."""
+        over = False
+        try:
+            with self._holdings.receiving(instance, name, lacking[name]) as incoming:
+                for data, crc in chain.chunks(stream):
+                    incoming.write(data)
+                    if pace is not None:
+                        pace.took(len(data))
+                    if crc is not None:
+                        over = True
+                        incoming.finish(crc)
+        except ReplicationError as error:
+            if not over:
+                raise
+            _log.info("%s of %s did not come: %s", name, instance, error)
+            return
+        del lacking[name]
         with self._lock:
             self.received += incoming.size
 
-    def _check(self) -> None:
-        if self._ended:
+    def _check(self, pace: Pace | None) -> None:
+        """Go on, unless the application has ended and nobody waits for the copy."""
+        if self._ended and pace is not None:
             raise ReplicationError("the application has ended")
 
 

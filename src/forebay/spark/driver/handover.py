@@ -333,13 +333,11 @@ class Handover:
         for host in {host for _, host in guests}:
             soon = min(patience.deadline, time.monotonic() + AGENT_SECONDS)
             self._wait(lambda host=host: host in self._manager.hosts(), soon, f"the agent of {host} did not start")
-        for partition, host in guests:
-            self._manager.invite(self._held, partition, host)
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as invited:
             for partition, host in guests:
-                self._manager.dismiss(self._held, partition, host)
+                self._manager.invite(self._held, partition, host)
+                invited.callback(self._manager.dismiss, self._held, partition, host)
+            yield
 
     def _catch_up(self, guests: list[tuple[int, str]], patience: Patience) -> None:
         """Wait until hosts have the state of partitions."""

@@ -69,17 +69,17 @@ def _run_operator(jvm: Any, pinned: Any, operators: int, place: Place | None) ->
 
 def _read_sources(execution: Any, pinned: Any) -> None:
     """Have Spark's readers loaded: each slot reads the first rows of what a micro-batch has read once more."""
-    last = execution.lastExecution()
-    if last is None:
+    last, context = execution.lastExecution(), SparkContext._active_spark_context
+    if last is None or context is None:
         return
     leaves = last.executedPlan().collectLeaves()
     for number in range(leaves.length()):
         try:
             read = leaves.apply(number).inputRDD().toJavaRDD()
             text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark has left out its types
-            slots: RDD[str] = RDD(pinned.toJavaRDD().cartesian(read).keys(), SparkContext.getOrCreate(), text)
+            slots: RDD[str] = RDD(pinned.toJavaRDD().cartesian(read).keys(), context, text)
             first = range(0, slots.getNumPartitions(), max(1, read.getNumPartitions()))
-            slots.context.runJob(slots, _one, first)
+            context.runJob(slots, _one, first)
         except (Py4JError, PySparkException) as error:  # it is no scan, or its files have gone
             _log.debug("a source could not be read ahead: %s", error)
 
