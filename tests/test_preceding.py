@@ -15,6 +15,7 @@ import pytest
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.frame_kernels import moments
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
@@ -363,3 +364,13 @@ def test_a_store_that_is_not_opened_misses_nothing(tmp_path):
         watermark = now
     assert results == sum(row["time"] <= watermark for row in taken) > 10
     assert opened < 150
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_variances_of_frames_with_what_is_no_finite_number(odd):
+    values = np.array([odd, 1.0, 2.0, 4.0])
+    begins, ends = np.array([0, 0, 1, 1]), np.array([1, 2, 3, 4])
+    _, squares = moments(values, np.ones(4, bool), begins, ends)
+    assert np.isnan(squares[:2]).all()
+    assert squares[2] == pytest.approx(0.5)
+    assert squares[3] == pytest.approx(14 / 3)

@@ -193,6 +193,14 @@ def test_what_cannot_be_counted(stream):
             fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.collect_set(column, counted=True))
     with pytest.raises(InvalidArgument, match="takes one column"):
         fb.count_distinct("i", "b", counted=True)
+    with pytest.raises(InvalidArgument, match="takes one column"):
+        fb.count_distinct("*", counted=True)
+
+
+@pytest.mark.parametrize("percentage", [float("nan"), [0.5, float("nan")]])
+def test_a_percentage_that_is_no_number(percentage):
+    with pytest.raises(InvalidArgument, match="percentages are between 0 and 1"):
+        fb.percentile("i", percentage)
 
 
 def test_distinct_rows(stream):

@@ -365,6 +365,8 @@ def percentile(col: ColumnOrName, percentage: float | Sequence[float], *, counte
     value = percentage if isinstance(percentage, int | float) else list(percentage)
     if value == []:
         raise InvalidArgument("percentile() got no percentages")
+    if any(each != each for each in (value if isinstance(value, list) else [value])):  # NaN, which Spark lets through
+        raise InvalidArgument(f"percentile() got the percentage {percentage!r}; percentages are between 0 and 1")
     return Aggregate("percentile", (col,), {"percentage": value, **_counted(counted)})
 
 
@@ -394,7 +396,7 @@ def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False
 
     ``counted`` is as in `median`, and for one column.
     """
-    if counted and cols:
+    if counted and (cols or (isinstance(col, str) and col == "*")):
         raise InvalidArgument("count_distinct(..., counted=True) takes one column; leave counted out for several")
     return Aggregate("count_distinct", (col, *cols), _counted(counted))
 
