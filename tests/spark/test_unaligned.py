@@ -271,6 +271,11 @@ def batch_of(stream, unique):
     return file if file < 2 else file + 1
 
 
+def test_state_of_custom_windows_knows_whether_all_keys_share_them(stream):
+    texts = {fb.custom_window(abs, hint=hint).bind(stream.spark, F.col("ts")).text for hint in (None, "aligned")}
+    assert len(texts) == 2  # else a query could go on with state in which other keys are together
+
+
 def test_custom_windows_that_merge_are_sessions(stream, tmp_path, names):
     def session(times):
         return times, times + 1_000_000

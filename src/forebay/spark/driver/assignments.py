@@ -203,5 +203,8 @@ class CustomWindow:
     def bind(self, session: SparkSession, time: Column) -> Assignment:
         name = getattr(self.assigner, "__name__", type(self.assigner).__name__)
         windows = CustomWindows(self.assigner, self.merge is not None, self.hint == "aligned", self.ett)
-        text = f"custom_window({name}{', overlapping windows merge' if self.merge else ''})"
+        of_windows = (
+            f"{', overlapping windows merge' if self.merge else ''}{', shared by all keys' if windows.shared else ''}"
+        )
+        text = f"custom_window({name}{of_windows})"
         return Assignment(windows, "custom_window", text, F.window(time, "1 second"))
