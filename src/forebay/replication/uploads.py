@@ -170,7 +170,7 @@ class Uploads:
             newest = filenames.newest(self._holdings.names(instance))
         except OSError:
             return False
-        return newest is None or newest.number > version.number  # without any it was dropped: others have it
+        return newest is not None and newest.number > version.number
 
     def _upload(self, instance: str, wish: _Wish, version: Version) -> set[Version]:
         """Upload a version, and those beside it that are held whole."""
