@@ -74,13 +74,13 @@ def moments(values, valid, begins, ends):
         following = max(following, begin)
         while following < end:
             if valid[following]:
-                back = combined(back, (1.0, values[following], values[following] - values[following]))
+                back = combined(back, (1.0, values[following], values[following] - values[following]))  # NaN if infinite
             following += 1
         if begin >= middle:
             back = (0.0, 0.0, 0.0)
             for row in range(end - 1, begin - 1, -1):
                 if valid[row]:
-                    back = combined(back, (1.0, values[row], values[row] - values[row]))
+                    back = combined(back, (1.0, values[row], values[row] - values[row]))  # the same
                 front[row, 0], front[row, 1], front[row, 2] = back
             middle, back = end, (0.0, 0.0, 0.0)
         counts[frame], _, squares[frame] = combined((front[begin, 0], front[begin, 1], front[begin, 2]), back)

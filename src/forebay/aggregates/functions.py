@@ -396,7 +396,7 @@ def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False
 
     ``counted`` is as in `median`, and for one column.
     """
-    if counted and (cols or (isinstance(col, str) and col == "*")):
+    if counted and cols:
         raise InvalidArgument("count_distinct(..., counted=True) takes one column; leave counted out for several")
     return Aggregate("count_distinct", (col, *cols), _counted(counted))
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
-from forebay.replication import chain
+from forebay.replication import chain, chunks
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.preparations import Preparations
@@ -229,7 +229,7 @@ class Agent(Service):
             paths = [self._holdings.path(instance, name) for name in names]
         except (TypeError, ValueError, ForebayError) as error:
             raise flight.FlightServerError(f"it cannot be told what is wanted: {error}") from error
-        return flight.GeneratorStream(chain.CHUNK, chain.pieces(paths))
+        return flight.GeneratorStream(chunks.SCHEMA, chunks.pieces(paths))
 
     # What it tells the manager, and what it does then.
 

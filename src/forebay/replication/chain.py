@@ -10,16 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
-from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, ReplicationError, VersionNotFound
+from forebay.replication import chunks
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peers
 from forebay.store import filenames
@@ -29,15 +28,12 @@ from forebay.store.manifest import Manifest
 IN_STEP_BYTES = 32 << 20
 """A host that lacks no more than this beside the new files of a version gets it along with them."""
 
-CHUNK_BYTES = 1 << 20
 CREDITS = 8
 
 _SLOWEST = 4 << 20
 """Bytes per second below which a transfer counts as failed."""
 _PATIENCE = 5.0
 """Seconds that any transfer may take, for each host of the chain."""
-
-CHUNK = pa.schema([("data", pa.uint8())])
 
 _log = logging.getLogger("forebay.agent")
 
@@ -234,7 +230,7 @@ def _store(
                     passing.send_file(holdings, offer.instance, name)
                 continue
             with holdings.receiving(offer.instance, name, offer.files[name]) as incoming:
-                for data, crc in chunks(reader):
+                for data, crc in chunks.received(reader):
                     incoming.write(data)
                     if passing is not None:
                         try:
@@ -248,54 +244,6 @@ def _store(
             broken = error
     if broken is not None:
         raise broken
-
-
-class NotHeld(ReplicationError):
-    """The sender does not hold a file; others may follow."""
-
-
-def pieces(paths: Iterable[Path]) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-    """Files as they travel: chunks, the last one of each with the checksum of all; or word that one is not held here."""
-    for path in paths:
-        try:
-            data = _mapped(path)
-        except OSError:
-            yield _wrapped(memoryview(b""), held=False)
-            continue
-        for chunk, crc in _cut(data):
-            yield _wrapped(chunk, crc=crc)
-
-
-def chunks(reader: flight.MetadataRecordBatchReader) -> Iterator[tuple[memoryview, int | None]]:
-    """The chunks of one file as they come, the last one with the checksum of all; `NotHeld` if there are none."""
-    crc = None
-    while crc is None:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            raise ReplicationError("the sender has gone in the middle of a file") from None
-        said = json.loads(chunk.app_metadata.to_pybytes())
-        if not said.get("held", True):
-            raise NotHeld("the sender does not hold it")
-        crc = said["crc"]
-        yield memoryview(chunk.data[0].to_numpy()), crc
-
-
-def _mapped(path: Path) -> memoryview:
-    return memoryview(pa.memory_map(str(path)).read_buffer())
-
-
-def _cut(data: memoryview) -> Iterator[tuple[memoryview, int | None]]:
-    crc = 0
-    for begin in range(0, max(len(data), 1), CHUNK_BYTES):
-        chunk = data[begin : begin + CHUNK_BYTES]
-        crc = crc32(chunk, crc)
-        yield chunk, crc if begin + CHUNK_BYTES >= len(data) else None
-
-
-def _wrapped(data: memoryview, **said: Any) -> tuple[pa.RecordBatch, pa.Buffer]:
-    column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-    return pa.RecordBatch.from_arrays([column], schema=CHUNK), pa.py_buffer(json.dumps(said).encode())
 
 
 class _Broken(ReplicationError):
@@ -334,10 +282,10 @@ class _Link:
     def send_file(self, holdings: Holdings, instance: str, name: str) -> None:
         """Send a file that this host holds; `VersionNotFound` if it does not hold it any more."""
         try:
-            data = _mapped(holdings.path(instance, name))
+            data = chunks.mapped(holdings.path(instance, name))
         except FileNotFoundError as error:
             raise VersionNotFound(f"{name} of {instance} is not held here any more") from error
-        for chunk, crc in _cut(data):
+        for chunk, crc in chunks.cut(data):
             self.send(chunk, crc)
 
     def send(self, data: memoryview, crc: int | None) -> None:
@@ -345,10 +293,10 @@ class _Link:
         try:
             while not self._credits:
                 self._hear()
-            batch, said = _wrapped(data, crc=crc)
+            batch, said = chunks.wrapped(data, crc=crc)
             with self._peer.failing():
                 if not self._begun:
-                    self._writer.begin(CHUNK)
+                    self._writer.begin(chunks.SCHEMA)
                     self._begun = True
                 self._writer.write_with_metadata(batch, said)
         except ReplicationError as error:

@@ -31,8 +31,7 @@ REPAIR_SECONDS = 15.0
 come back."""
 
 SETTLING_SECONDS = 60.0
-"""After a host has joined, or a partition was on its way to another one, replicas change hosts only then for no other reason
-than that hosts have more and less: partitions go first."""
+"""Replicas are levelled only so long after a host has joined, or a partition was on its way to one: partitions go first."""
 
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
@@ -161,16 +160,14 @@ class Manager(Service):
         """Have a host keep a replica of a partition until it is dismissed as often, beside the replica group."""
         with self._lock:
             self._guests.setdefault((query, partition), Counter())[self._address(host)] += 1
-            self._settled, self._planned = float("inf"), 0.0
+            self._planned = 0.0
 
     def dismiss(self, query: str, partition: int, host: str) -> None:
         """Undo `invite`; a host that is lost by now was dismissed with that."""
         with self._lock:
             gone = {address for address, known in self._hosts.items() if host in (known.name, address)}
             self._guests[query, partition] = self._guests.get((query, partition), Counter()) - Counter(gone)
-            if not any(address in self._hosts for guests in self._guests.values() for address in guests):
-                self._settled = time.monotonic() + SETTLING_SECONDS
-            self._planned = 0.0
+            self._settled, self._planned = time.monotonic() + SETTLING_SECONDS, 0.0
 
     def caught_up(self, query: str, partition: int, host: str) -> bool:
         """Whether a host has the partition's state, but for what the last micro-batch has changed."""
@@ -235,9 +232,9 @@ class Manager(Service):
             self._began = min(self._began, now)
             if address not in self._hosts:
                 _log.info("the host %s keeps replicas now", host)
-                self._settled, self._planned = max(self._settled, now + SETTLING_SECONDS), 0.0
+                self._settled, self._planned = now + SETTLING_SECONDS, 0.0
                 for other in [each for each, there in self._hosts.items() if there.name == host]:
-                    del self._hosts[other]  # a host counts once, whatever has become of its agent before
+                    self._forget(other)  # a host counts once, whatever has become of its agent before
             self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
             for failed, reason in failures.items():
                 if failed in self._hosts and failed not in self._shunned:
@@ -274,9 +271,7 @@ class Manager(Service):
     def _left(self, address: str, uploading: int) -> None:
         with self._lock:
             self._lost_some = self._lost_some or uploading > 0
-            self._hosts.pop(address, None)
-            for guests in self._guests.values():
-                guests.pop(address, None)
+            self._forget(address)
 
     # How groups are made.
 
@@ -306,7 +301,7 @@ class Manager(Service):
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
-        level = now >= max(self._repaired, self._settled)
+        level = now >= max(self._repaired, self._settled) and not any(self._guests.values())
         self._targets = groups.assign(sizes, origins, able, self.replicas, current, level=level)
         if now < self._repaired:
             self._targets = {
@@ -361,10 +356,14 @@ class Manager(Service):
             self._lost_some = True
             self._repaired = now + REPAIR_SECONDS
             _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
-            del self._hosts[address]
-            for guests in self._guests.values():  # if it comes back, nobody remembers to dismiss it
-                guests.pop(address, None)
-            self._planned = 0.0
+            self._forget(address)
+
+    def _forget(self, address: str) -> None:
+        """A host is lost, and no guest any more: if it comes back, nobody would dismiss it."""
+        self._hosts.pop(address, None)
+        self._planned = 0.0
+        for guests in self._guests.values():
+            guests.pop(address, None)
 
     def _unit(self, instance: str) -> Unit:
         if instance not in self._placed:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.flight as flight
 
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
-from forebay.replication import chain
+from forebay.replication import chunks
 from forebay.replication.holdings import Holdings
 from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers
@@ -25,13 +25,12 @@ from forebay.store.manifest import Manifest
 from forebay.store.segments import SEGMENT_BYTES
 
 FETCH_SECONDS = 60.0
-"""How long files may take for which a task waits."""
+"""How long files may take, and as long as it takes"""
+_SLOWEST = 1 << 20
+"""at so many bytes in a second, or at the pace of a copy that nobody waits for."""
 
 _TOGETHER = 64 << 20
 """So many bytes are asked for at once: a host whose share of the cores is used up answers late."""
-
-_SLOWEST = 1e5
-"""Bytes in a second; what takes longer has failed."""
 
 _AT_ONCE = 2
 """So many instances are pulled at the same time."""
@@ -174,14 +173,14 @@ class Pulls:
     ) -> None:
         """Have files here that another host holds; those that have come are lacking no more."""
         size = sum(lacking[name] or SEGMENT_BYTES for name in names)
-        seconds = FETCH_SECONDS + size / min(_SLOWEST, _SLOWEST if pace is None else pace.rate)
+        seconds = FETCH_SECONDS + size / (_SLOWEST if pace is None else min(_SLOWEST, pace.rate))
         peer = self._peers[address]
         with peer.failing():
             stream = peer.client.do_get(flight.Ticket(json.dumps([instance, names]).encode()), peer.options(seconds))
             try:
                 for name in names:
                     self._check(pace)
-                    with contextlib.suppress(chain.NotHeld):
+                    with contextlib.suppress(chunks.NotHeld):
                         self._receive(stream, instance, name, lacking, pace)
             finally:
                 stream.cancel()
@@ -193,7 +192,7 @@ class Pulls:
         over = False
         try:
             with self._holdings.receiving(instance, name, lacking[name]) as incoming:
-                for data, crc in chain.chunks(stream):
+                for data, crc in chunks.received(stream):
                     incoming.write(data)
                     if pace is not None:
                         pace.took(len(data))

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.functions import Aggregate
-from forebay.errors import UnsupportedType
+from forebay.errors import InvalidArgument, UnsupportedType
 from forebay.spark.driver.columns import quoted, text_of
 from forebay.state.layout import NAMESAKE
 
@@ -75,6 +75,8 @@ class Inputs:
         arguments = [argument for argument in aggregate.arguments if not _is_star(argument)]
         if name == "count_distinct" and len(arguments) < len(aggregate.arguments):
             arguments += map(quoted, self._df.columns)
+            if COUNTED in aggregate.options and len(arguments) > 1:
+                raise InvalidArgument("count_distinct('*', counted=True) takes one column; leave counted out for several")
         columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
         kinds = [self._df.select(column).schema.fields[0].dataType for column in columns]
         options: dict[str, Any] = {**aggregate.options, "ansi": self._ansi}

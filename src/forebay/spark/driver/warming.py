@@ -39,22 +39,22 @@ def warm(execution: Any, location: str, cores: int, operators: int, place: Place
     place : Place or None
         Where state lives; if replicas are kept, the agent of the executor's host is started.
     """
-    jvm = SparkContext._jvm
-    if jvm is None:
+    jvm, context = SparkContext._jvm, SparkContext._active_spark_context
+    if jvm is None or context is None:
         return
+    session = SparkSession.builder.getOrCreate()
     slots, here = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
     here.add(location)
     for number in range(cores):
         slots.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
     pinned = execution.sparkSessionForStream().sparkContext().makeRDD(jvm.PythonUtils.toSeq(slots), tag)
-    _read_sources(execution, pinned)  # first, for tasks of pack come as soon as a slot is free
-    _run_operator(jvm, pinned, operators, place)
+    _read_sources(execution, pinned, context)  # first, for tasks of pack come as soon as a slot is free
+    _run_operator(jvm, session, pinned, operators, place)
 
 
-def _run_operator(jvm: Any, pinned: Any, operators: int, place: Place | None) -> None:
+def _run_operator(jvm: Any, session: SparkSession, pinned: Any, operators: int, place: Place | None) -> None:
     """Have Python workers with forebay's modules, and all that Spark needs for an operator, its state store too."""
-    session = SparkSession.builder.getOrCreate()
     strings = jvm.org.apache.spark.sql.Encoders.STRING()
     ready = DataFrame(session._jsparkSession.createDataset(pinned, strings).toDF(), session)
     for _ in range(1 + operators):  # a task of an operator has a worker for each of its Python functions
@@ -67,16 +67,16 @@ def _run_operator(jvm: Any, pinned: Any, operators: int, place: Place | None) ->
         _log.info("an executor could only be warmed in part: %s", error)
 
 
-def _read_sources(execution: Any, pinned: Any) -> None:
+def _read_sources(execution: Any, pinned: Any, context: SparkContext) -> None:
     """Have Spark's readers loaded: each slot reads the first rows of what a micro-batch has read once more."""
-    last, context = execution.lastExecution(), SparkContext._active_spark_context
-    if last is None or context is None:
+    last = execution.lastExecution()
+    if last is None:
         return
     leaves = last.executedPlan().collectLeaves()
     for number in range(leaves.length()):
         try:
             read = leaves.apply(number).inputRDD().toJavaRDD()
-            text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark has left out its types
+            text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark's serializers have no types
             slots: RDD[str] = RDD(pinned.toJavaRDD().cartesian(read).keys(), context, text)
             first = range(0, slots.getNumPartitions(), max(1, read.getNumPartitions()))
             context.runJob(slots, _one, first)
