@@ -442,8 +442,11 @@ def test_what_has_come_since_is_not_dropped(tmp_path):
         version = append(store, 2)
         agent._drop(instance, before)
         assert agent._held[instance].version == version and f"{version}.manifest" in some.held(1)
+        agent._uploads.wish(instance, Version.parse("000000000009-00000000"), some.place)  # whose files never came
+        wait_for(lambda: agent._uploads._wishes[instance].failed)
         agent._drop(instance, agent._held[instance])
         assert instance not in agent._held and not some.held(1)
+        assert agent._uploads.pending == 0  # or the end of the application would wait for it
 
 
 def test_either_of_two_attempts_on_two_hosts_can_be_gone_on_from(tmp_path):

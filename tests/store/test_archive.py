@@ -178,11 +178,60 @@ class Flaky(pafs.FileSystemHandler):
     def delete_file(self, path):
         self.tried("delete_file", path)
 
+    def move(self, path, target):
+        self.tried("move", path, target)
+
+    def get_file_info(self, paths):
+        return self.local.get_file_info(paths)
+
     def __getattr__(self, name):
         raise AssertionError(f"{name} is not expected")
 
 
 Flaky.__abstractmethods__ = frozenset()
+
+
+class Distributed(Flaky):
+    """A file system as HDFS is: files are seen while they are written, and none is renamed to the name of another."""
+
+    def __init__(self):
+        super().__init__()
+        self.breaks = False
+
+    def tried(self, name, *arguments):
+        return getattr(self.local, name)(*arguments)
+
+    def open_output_stream(self, path, metadata):
+        stream = self.local.open_output_stream(path)
+        if self.breaks:
+            stream.write(b"half")
+            stream.close()
+            raise OSError("the writer has died")
+        return stream
+
+    def move(self, path, target):
+        if Path(target).exists():
+            raise OSError("the file exists")
+        self.local.move(path, target)
+
+
+Distributed.__abstractmethods__ = frozenset()
+
+
+def test_a_file_that_is_half_written_does_not_have_its_name_yet(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_archive, "PAUSE_SECONDS", 0.0)
+    system = Distributed()
+    archive = remote_archive.RemoteArchive(pafs.PyFileSystem(system), str(tmp_path / "safe"), "hdfs").within("0")
+    archive.write("note", b"first")
+    archive.write("note", b"second")
+    system.breaks = True
+    for name in ("note", "other"):
+        with pytest.raises(StateDirectoryError, match="the writer has died"):
+            archive.write(name, b"third")
+    assert archive.read("note") == b"second"
+    with pytest.raises(FileNotFoundError):
+        archive.read("other")
+    assert {name.endswith(".tmp") for name in archive.names() if name != "note"} == {True}
 
 
 def test_requests_that_fail_are_made_again(tmp_path, monkeypatch):

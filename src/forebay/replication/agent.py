@@ -104,6 +104,7 @@ class Agent(Service):
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._queries: set[str] = set()
         self._held: dict[str, Held] = {}
+        self._told: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
         self._failures: dict[str, str] = {}
         self._avoided: dict[str, float] = {}
@@ -236,9 +237,10 @@ class Agent(Service):
     def _beat(self) -> dict[str, Any]:
         with self._lock:
             failures, self._failures = self._failures, {}
+            self._told = dict(self._held)
             held = {
                 instance: [str(each.version), each.bytes, each.batch, each.own, each.complete]
-                for instance, each in self._held.items()
+                for instance, each in self._told.items()
             }
             sent, received = self._sent, self._received + self._pulls.received
         return {
@@ -259,7 +261,7 @@ class Agent(Service):
             self._chores.put(functools.partial(self._find, query))
         self._pulls.want(reply["wanted"])
         for instance in reply["dropped"]:
-            self._chores.put(functools.partial(self._drop, instance, self._held.get(instance)))
+            self._chores.put(functools.partial(self._drop, instance, self._told.get(instance)))
         with self._lock:
             self._groups = reply["groups"]
             for instance, place in reply["uploading"].items():
@@ -276,14 +278,15 @@ class Agent(Service):
             except Exception:  # the manager says again what is to be dropped, and the disk is swept in an hour
                 _log.exception("the agent could not tidy up")
 
-    def _drop(self, instance: str, said: Held | None) -> None:
-        """Hold nothing of an instance any more, unless something has come since the manager said so, or is coming."""
+    def _drop(self, instance: str, told: Held | None) -> None:
+        """Hold nothing of an instance any more, unless something has come since the manager was told, or is coming."""
         with self._noting:
-            if said is None or self._held.get(instance) is not said or instance in self._pulls.under_way():
+            if told is None or self._held.get(instance) is not told or instance in self._pulls.under_way():
                 return
             aside = self._holdings.put_aside(instance)
             with self._lock:
                 del self._held[instance]
+            self._uploads.forget(instance)
             self.preparations.forget(instance)
         shutil.rmtree(aside, ignore_errors=True)
 

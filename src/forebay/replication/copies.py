@@ -81,6 +81,12 @@ def newest(held: Holders) -> str:
     return max(held, key=lambda address: (held[address].version.number, held[address].own))
 
 
+def uploader(held: Holders) -> str | None:
+    """Who uploads an instance: has the newest of the versions of which somebody has all files."""
+    whole = {address: replica for address, replica in held.items() if replica.complete}
+    return newest(whole) if whole else None
+
+
 def behind(mine: Replica | None, held: Holders) -> int:
     """By how many versions a replica, or a host without one, is behind."""
     return held[newest(held)].version.number - (mine.version.number if mine else 0)

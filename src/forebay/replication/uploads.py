@@ -84,6 +84,12 @@ class Uploads:
                 wish.version = version
             self._changed.notify_all()
 
+    def forget(self, instance: str) -> None:
+        """An instance is not held any more: whoever has its newest version uploads that."""
+        with self._changed:
+            self._wishes.pop(instance, None)
+            self._changed.notify_all()
+
     def wait(self, instance: str, version: Version) -> None:
         """Return when a version that was wished for is safe, or one that was made after it.
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+from forebay.store import filenames
 from forebay.store.disk import LOCAL
 
 ATTEMPTS, PAUSE_SECONDS = 4, 0.2
@@ -23,8 +24,8 @@ ATTEMPTS, PAUSE_SECONDS = 4, 0.2
 _REQUESTS = 8
 """Files on their way at the same time."""
 
-_WITHOUT_DIRECTORIES = {"s3", "gcs"}
-"""File systems on which a file needs no directory."""
+_OBJECT_STORES = {"s3", "gcs", "abfs"}
+"""File systems on which a file needs no directory, and exists only once it is whole."""
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Schemes of Hadoop that pyarrow calls otherwise."""
@@ -109,14 +110,33 @@ class RemoteArchive:
         return found
 
     def _put(self, name: str, data: pa.Buffer) -> None:
+        path = f"{self._path}/{name}"
+        directory, _, last = path.rpartition("/")
+        temporary = f"{directory}/{filenames.temporary(last)}"
+
         def put() -> None:
-            path = f"{self._path}/{name}"
-            if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
-                self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-            with self._filesystem.open_output_stream(path) as stream:
-                stream.write(data)
+            if self._filesystem.type_name in _OBJECT_STORES:
+                self._write(path, data)
+            else:
+                self._filesystem.create_dir(directory, recursive=True)
+                self._write(temporary, data)
+                self._rename(temporary, path)
 
         self._request("write", name, put)
+
+    def _write(self, path: str, data: pa.Buffer) -> None:
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(data)
+
+    def _rename(self, path: str, target: str) -> None:
+        """Give a file its name; what had that name before goes, which HDFS does not do by itself."""
+        try:
+            self._filesystem.move(path, target)
+        except OSError:
+            if not self._filesystem.get_file_info(target).is_file:
+                raise
+            self._filesystem.delete_file(target)
+            self._filesystem.move(path, target)
 
     def _get(self, name: str) -> pa.Buffer:
         def get() -> pa.Buffer:
