@@ -35,7 +35,7 @@ from forebay.engine.plan import NEVER, Member, WindowPlan
 from forebay.store.aligned import SLICE
 from forebay.store.filenames import Version
 from forebay.store.options import Options
-from forebay.windows import END, START, TIME, AlignedWindows, SessionWindows, SharedWindows
+from forebay.windows import END, START, TIME, AlignedWindows, SessionWindows, SharedWindows, bound_of
 from shared import DELAY, MINUTE, ROOT, Asked, Size, asked, generate
 from shared_references import STORES, References
 
@@ -57,7 +57,7 @@ def plan_of(pattern: Asked) -> WindowPlan:
 
 def shared_plan(patterns: list[Asked]) -> WindowPlan:
     """All patterns as one operator."""
-    members = tuple(Member(each.name, each.name, plan_of(each), 1, each.size * MINUTE) for each in patterns)
+    members = tuple(Member(each.name, each.name, plan_of(each), 1) for each in patterns)
     structs = [(each.name, pa.struct([("window", WINDOW), *RESULTS])) for each in patterns]
     schema = pa.schema([("pattern", pa.string()), ("card", pa.int64()), *structs])
     return WindowPlan(
@@ -71,7 +71,7 @@ class Operator:
 
     plan: WindowPlan
     directory: Path
-    gap: int = 0
+    patterns: list[Asked]
     version: Version | None = None
     fired_until: int = NEVER
     results: int = 0
@@ -96,10 +96,11 @@ class Operator:
             slices = windows.slice_starts(times)
             order = pa.array(np.argsort(slices, kind="stable"))
             return events.select(PACKED.names).append_column(SLICE, pa.array(slices)).take(order)
+        columns = {name: events[name] for name in events.schema.names}
+        ends = {place: times + each.size * MINUTE for place, each in enumerate(self.patterns) if each.session}
         if isinstance(windows, SessionWindows):
-            bounds = {START: times, END: times + self.gap}
-            return pa.record_batch({**{name: events[name] for name in PACKED.names}, **bounds})
-        return events
+            return pa.record_batch({**columns, START: times, END: ends[0]})
+        return pa.record_batch({**columns, **{bound_of(END, place): end for place, end in ends.items()}})
 
 
 def micro_batches(data: Path) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -120,9 +121,9 @@ def measured(data: Path, size: Size, patterns: list[Asked], state: str) -> dict[
         place = Path(name)
         operators: list[Any]
         if state == "shared":
-            operators = [Operator(shared_plan(patterns), place / "shared")]
+            operators = [Operator(shared_plan(patterns), place / "shared", patterns)]
         elif state == "separate":
-            operators = [Operator(plan_of(each), place / each.name, each.size * MINUTE) for each in patterns]
+            operators = [Operator(plan_of(each), place / each.name, [each]) for each in patterns]
         else:
             operators = [References(state, patterns, place / state)]
             closing.callback(operators[0].close)

@@ -42,6 +42,7 @@ from forebay.windows import (
     Preceding,
     SessionWindows,
     SharedWindows,
+    bound_of,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -106,7 +107,7 @@ def sharing():
         "fives": planned(CountWindows(5, 3), Pattern.AUR, MEDIAN, bounds=NUMBERS),
         "totals": planned(SessionWindows(), Pattern.RMW, TOTAL),
     }
-    members = tuple(Member(name, f"{name}-1", plan, 1, GAP) for name, plan in patterns.items())
+    members = tuple(Member(name, f"{name}-1", plan, 1) for name, plan in patterns.items())
     structs = [
         (each.name, pa.struct([field for place, field in enumerate(each.plan.schema) if place != 1])) for each in members
     ]
@@ -147,7 +148,9 @@ def batch(plan, number):
     keys = chance.integers(0, 9, 40)
     columns = {"k0": [f"user {key}" for key in keys], "a0": chance.integers(0, 100, 40), HIGH: keys + 7, LOW: keys * keys}
     if isinstance(plan.windows, SharedWindows):
-        return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], TIME: times})
+        sessions = [place for place, each in enumerate(plan.members) if isinstance(each.plan.windows, SessionWindows)]
+        ends = {bound_of(END, place): times + GAP for place in sessions}
+        return pa.record_batch({"k0": columns["k0"], "a0": columns["a0"], TIME: times, **ends})
     if isinstance(plan.windows, AlignedWindows):
         columns |= {SLICE: plan.windows.slice_starts(times)}
     elif not isinstance(plan.windows, CountWindows):

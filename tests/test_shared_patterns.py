@@ -86,7 +86,7 @@ PATTERNS = {
 
 
 def shared(names):
-    members = tuple(Member(name, f"{name}-1", PATTERNS[name][0], 1, PATTERNS[name][1]) for name in names)
+    members = tuple(Member(name, f"{name}-1", PATTERNS[name][0], 1) for name in names)
     structs = [
         (member.name, pa.struct([field for place, field in enumerate(member.plan.schema) if place != 1]))
         for member in members
@@ -125,7 +125,7 @@ def packed(names, rows):
     batch = events(rows)
     times = batch[TIME].to_numpy()
     for position, name in enumerate(names):
-        if isinstance(PATTERNS[name][0].windows, CustomWindows):
+        if isinstance(PATTERNS[name][0].windows, SessionWindows | CustomWindows):
             for column, values in bounds(name, times).items():
                 batch = batch.append_column(bound_of(column, position), pa.array(values))
     return batch
@@ -174,6 +174,7 @@ class Shared:
         instance = SharedInstance(shared(names), self.directory, self.version, self.fired_until)
         if rows:
             instance.ingest(packed(names, rows))
+            require_known_sizes(instance)
         results = {name: [] for name in names}
         for batch in instance.fire(watermark):
             for row in batch.to_pylist():
@@ -186,6 +187,13 @@ class Shared:
         require_exact_references(instance)
         instance.close()
         return results
+
+
+def require_known_sizes(instance):
+    """Windows are loaded a few at a time by the sizes of their events, wherever references to these are."""
+    for holder in instance._stores.holders:
+        windows = np.unique(holder.index.roots(holder.index.live()))
+        assert holder.bytes_of(windows).sum() == pytest.approx(len(holder.references) * instance._stores.events.event_bytes)
 
 
 def require_exact_references(instance):

@@ -131,6 +131,15 @@ def test_aggregates_of_the_wrong_type(df, aggregate, error, message):
         hourly(df).agg(aggregate)
 
 
+@pytest.mark.parametrize("function", [fb.max, fb.collect_list, fb.first], ids=lambda each: each.__name__)
+def test_a_star_is_no_column(df, function):
+    """Not even where there is one column, which it could stand for."""
+    with pytest.raises(InvalidArgument, match=r"write count\('\*'\)|Spark refuses"):
+        hourly(df).agg(function("*"))
+    with pytest.raises(InvalidArgument, match=r"write count\('\*'\)"):
+        fb.groupBy(df.select("timestamp"), fb.window("timestamp", "1 hour")).agg(function("*"))
+
+
 def test_no_aggregate(df):
     with pytest.raises(InvalidArgument, match="got a Column"):
         hourly(df).agg(F.count("n"))

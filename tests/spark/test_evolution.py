@@ -20,7 +20,7 @@ from forebay.state.layout import history as history_of
 from forebay.state.places import Root
 
 WINDOW = ("30 seconds", "10 seconds")
-KEPT = [fb.count("*").alias("n"), fb.sum("i"), fb.max("i"), fb.min("f"), fb.avg("i")]
+KEPT = [fb.count("*").alias("n"), fb.sum("i"), fb.max("i"), fb.min("f"), fb.avg("i"), fb.count_distinct("i", counted=True)]
 DROPPED = [fb.avg("dec"), fb.first("same"), fb.sum("dec")]
 ADDED = [
     fb.avg("d"),

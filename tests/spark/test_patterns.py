@@ -50,6 +50,21 @@ def test_a_batch_dataframe(stream):
     assert {tuple(row) for row in fives.collect()} == {(row[0], row[1] // 5, 1) for row in rows.collect() if row[1] >= 5}
 
 
+def test_a_gap_of_a_day_is_as_long_as_the_day(spark):
+    """In Berlin clocks changed on 2024-03-31, which had 23 hours, and on 2024-10-27, which had 25."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        rows = [("a", "2024-03-30 12:00:00"), ("a", "2024-03-31 12:30:00"), ("b", "2024-10-26 12:00:00")]
+        rows += [("b", "2024-10-27 11:30:00"), ("c", "2024-06-01 00:00:00"), ("c", "2024-06-01 23:59:59")]
+        df = spark.createDataFrame(rows, "key string, at string").select("key", F.col("at").cast("timestamp").alias("ts"))
+        visits = fb.patterns(df, "key").add("visits", fb.session_window("ts", "1 day"), fb.count_distinct("ts").alias("n"))
+        alone = fb.groupBy(df, fb.session_window("ts", "1 day"), "key").agg(fb.count_distinct("ts").alias("n"))
+        assert assert_same(visits.of("visits"), alone, 1) == 4
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path):
     push_watermark(stream, 1)
     rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")

@@ -97,12 +97,9 @@ class Member:
         The pattern alone: what of a packed batch it reads, and what it gives.
     shared_keys : int
         How many of its keys all patterns have; they come before the others.
-    gap : int
-        The gap of its sessions, in microseconds, if it has such windows.
     """
 
     name: str
     id: str
     plan: WindowPlan
     shared_keys: int
-    gap: int = 0

@@ -122,10 +122,7 @@ class SharedInstance:
         if isinstance(windows, CountWindows):
             all_ = np.ones(batch.num_rows, np.bool_)
             return all_, all_
-        if isinstance(windows, SessionWindows):
-            open_ = times + each.member.gap > self._fired_until
-        else:
-            open_ = batch[bound_of(END, each.position)].to_numpy() > self._fired_until
+        open_ = batch[bound_of(END, each.position)].to_numpy() > self._fired_until
         return open_, open_
 
     def _store(self, batch: pa.RecordBatch, times: Times, taken: Mask) -> References:
@@ -161,7 +158,7 @@ class SharedInstance:
             keys[by] = pa.array(high), pa.array(low)
         columns |= dict(zip((HIGH, LOW), keys[by], strict=True))
         if isinstance(windows, SessionWindows):
-            columns |= {START: batch[TIME], END: pa.array(times + each.member.gap)}
+            columns |= {START: batch[TIME], END: batch[bound_of(END, each.position)]}
         elif isinstance(windows, CustomWindows):
             bounds = {name: bound_of(name, each.position) for name in (START, END, ETT)}
             columns |= {name: batch[column] for name, column in bounds.items() if column in batch.schema.names}

@@ -113,7 +113,7 @@ class Addresses:
     def find(self, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
         arguments = self._index.columns, self._heads, self._previous, self._generations, slots
-        pieces, roots = kernels.collect_items(*arguments, kernels.count_items(*arguments))
+        pieces, roots = kernels.collect_items(*arguments, int(kernels.count_items(*arguments).sum()))
         order = np.argsort(pieces)
         pieces, roots = pieces[order], roots[order]
         owners = self._owners[pieces]

@@ -70,9 +70,13 @@ class RowBuffer:
         if not self._rows or not len(slots):
             return np.empty(0, np.int64), np.empty(0, np.int32)
         arguments = (self._index.columns, self._heads, self._previous, self._generations, slots)
-        rows, roots = kernels.collect_items(*arguments, kernels.count_items(*arguments))
+        rows, roots = kernels.collect_items(*arguments, int(kernels.count_items(*arguments).sum()))
         order = np.argsort(rows)
         return rows[order], roots[order]
+
+    def counts(self, slots: Slots) -> Rows:
+        """How many rows each window has, with those that it absorbed."""
+        return kernels.count_items(self._index.columns, self._heads, self._previous, self._generations, slots)
 
     def of(self, slot: int) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival."""

@@ -53,16 +53,17 @@ def chained(c, heads, previous, generations, slot):
 
 @compiled
 def count_items(c, heads, previous, generations, slots):
-    count = 0
-    for slot in slots:
-        member = slot
+    """How much is chained to each window, and to those that it absorbed."""
+    counts = np.zeros(len(slots), np.int64)
+    for number in range(len(slots)):
+        member = slots[number]
         while member >= 0:
             item = heads[member] - 1 if member < len(heads) else -1
             while item >= 0 and generations[item] == c[member].generation:
-                count += 1
+                counts[number] += 1
                 item = previous[item] - 1
             member = c[member].sibling
-    return count
+    return counts
 
 
 @compiled

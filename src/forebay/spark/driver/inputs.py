@@ -38,6 +38,8 @@ _AS_DOUBLE |= {"approx_percentile", "kll_sketch_agg_double"}
 _HASHED = {"hll_sketch_agg", "count_min_sketch"}
 """Functions that hash values as bytes, or as integers of 64 bits."""
 _ADDED_UP = {"sum", "avg", "mean"}
+_OF_ALL = {"count", "count_distinct"}
+"""Functions that take ``*``."""
 _ORDERED = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "all_max_by": 1}
 """Functions that compare values, and which of their arguments."""
 
@@ -73,6 +75,8 @@ class Inputs:
         """An aggregate bound to input columns; ``result`` is the column that Spark would give for it."""
         name = aggregate.function
         arguments = [argument for argument in aggregate.arguments if not _is_star(argument)]
+        if len(arguments) < len(aggregate.arguments) and name not in _OF_ALL:
+            raise InvalidArgument(f"{name}('*') says nothing about which column; name one, or write count('*')")
         if name == "count_distinct" and len(arguments) < len(aggregate.arguments):
             arguments += map(quoted, self._df.columns)
             if COUNTED in aggregate.options and len(arguments) > 1:

@@ -21,10 +21,10 @@ from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
 from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.conf import Conf
-from forebay.spark.driver.durations import microseconds
+from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
-from forebay.windows import TIME, SharedWindows
+from forebay.windows import END, TIME, SharedWindows, bound_of
 
 PATTERN = "pattern"
 """The column of results that has the name of the pattern that a result is of."""
@@ -64,7 +64,7 @@ def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[A
         conf,
         Windowing(SharedWindows(), "patterns", f"patterns({text})"),
         common,
-        {TIME: time},
+        {TIME: time, **_ends_of_sessions(asked, time)},
         packed,
         Aggregation((), ()),
         {
@@ -76,7 +76,7 @@ def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[A
         _choice(told, calls),
     )
     members = tuple(
-        _member(df, each, call, bound.plan, (*names, *(more[text_of(key)] for key in each.keys)), len(keys))
+        _member(each, call, bound.plan, (*names, *(more[text_of(key)] for key in each.keys)), len(keys))
         for each, call in zip(asked, calls, strict=True)
     )
     return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members))
@@ -96,14 +96,23 @@ def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str
     return calls[0].times[TIME], "arrival"
 
 
-def _member(df: DataFrame, asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int) -> Member:
+def _ends_of_sessions(asked: Sequence[Asked], time: Column) -> dict[str, Column]:
+    """When the session that an event begins ends, for each pattern of sessions, as a column that pack reads.
+
+    Spark adds the gap, as it does for `fb.groupBy`: a day has 23 hours where the clocks of the session's time zone change.
+    """
+    ends = {}
+    for position, each in enumerate(asked):
+        if isinstance(each.window, SessionWindow):
+            assert not isinstance(each.window.gap_duration, Column)
+            ends[bound_of(END, position)] = time + F.lit(as_text(each.window.gap_duration)).cast("interval")
+    return ends
+
+
+def _member(asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int) -> Member:
     """A pattern as a part of the plan of all."""
     read = dict.fromkeys((*keys, *(name for names in call.reads.values() for name in names)))
     columns = list(read) or whole.packed.names[:1]  # rows without columns would be none
-    gap = 0
-    if isinstance(asked.window, SessionWindow):
-        assert not isinstance(asked.window.gap_duration, Column)
-        gap = microseconds(df.sparkSession, "gapDuration", asked.window.gap_duration)
     plan = WindowPlan(
         call.windowing.windows,
         pa.schema([whole.packed.field(name) for name in columns]),
@@ -117,7 +126,7 @@ def _member(df: DataFrame, asked: Asked, call: Call, whole: WindowPlan, keys: tu
     if call.choice.pattern is Pattern.RMW:
         alike += sorted(call.reads)
     digest = hashlib.sha256("\n".join(alike).encode()).hexdigest()[:12]
-    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys, gap)
+    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys)
 
 
 def _schema(asked: Sequence[Asked], calls: Sequence[Call], shared_keys: int) -> T.StructType:

@@ -228,11 +228,14 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
     if isinstance(windows, SharedWindows):
         columns[TIME] = times
         for position, member in enumerate(plan.members):
-            if isinstance(member.plan.windows, CustomWindows):
-                assigned = _assigned(member.plan.windows, times.to_numpy())
+            if isinstance(member.plan.windows, SessionWindows):
+                end = bound_of(END, position)
+                columns[end] = chunk[end].cast(pa.int64())
+            elif isinstance(member.plan.windows, CustomWindows):
+                assigned = _placement(member.plan.windows, times.to_numpy())
                 columns |= {bound_of(name, position): values for name, values in assigned.items()}
     elif isinstance(windows, CustomWindows):
-        columns |= _assigned(windows, times.to_numpy())
+        columns |= _placement(windows, times.to_numpy())
         if windows.shared and hashed:
             nothing = pa.array(np.zeros(len(times), np.int64))
             columns |= {HIGH: nothing, LOW: nothing}
@@ -244,7 +247,7 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
 
 
 def _assigned(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
-    """Bounds, and estimated trigger times if there are such, of the windows of rows, as a user assigns them."""
+    """Bounds of the windows of rows, as a user assigns them."""
     try:
         start, end = windows.assigner(times)
     except (TypeError, ValueError) as error:
@@ -252,6 +255,12 @@ def _assigned(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
     columns = {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
     if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
         raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")
+    return columns
+
+
+def _placement(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
+    """Bounds of the windows of rows, and estimated trigger times if there are such."""
+    columns = _assigned(windows, times)
     if windows.ett is not None:
         bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
         columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
@@ -267,7 +276,7 @@ def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
     elif isinstance(windows, SessionWindows):
         times = batch[END].cast(pa.int64()).to_numpy()
     elif isinstance(windows, CustomWindows):
-        times = _instants(windows.assigner(times)[1], times, "ends").to_numpy()
+        times = _assigned(windows, times)[END].to_numpy()
     return times + (plan.firing.allowed_lateness if plan.firing else 0)
 
 
