@@ -57,9 +57,8 @@ def plan_of(pattern: Asked) -> WindowPlan:
 
 def shared_plan(patterns: list[Asked]) -> WindowPlan:
     """All patterns as one operator."""
-    members = tuple(Member(each.name, each.name, plan_of(each), 1) for each in patterns)
-    structs = [(each.name, pa.struct([("window", WINDOW), *RESULTS])) for each in patterns]
-    schema = pa.schema([("pattern", pa.string()), ("card", pa.int64()), *structs])
+    members = tuple(Member(each.name, each.name, plan_of(each), 1, (2, 3, 4)) for each in patterns)
+    schema = pa.schema([("pattern", pa.string()), ("card", pa.int64()), ("window", WINDOW), *RESULTS])
     return WindowPlan(
         SharedWindows(), PACKED, ("k0",), Aggregation((), ()), Pattern.SHARED, schema, Options(), members=members
     )

@@ -19,7 +19,7 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.processor import Processor
 from forebay.engine.open import open_instance
-from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan
+from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan, in_common
 from forebay.engine.window_join import WindowJoin
 from forebay.store import filenames, index_log, open_stores
 from forebay.store.aligned import SLICE
@@ -107,11 +107,12 @@ def sharing():
         "fives": planned(CountWindows(5, 3), Pattern.AUR, MEDIAN, bounds=NUMBERS),
         "totals": planned(SessionWindows(), Pattern.RMW, TOTAL),
     }
-    members = tuple(Member(name, f"{name}-1", plan, 1) for name, plan in patterns.items())
-    structs = [
-        (each.name, pa.struct([field for place, field in enumerate(each.plan.schema) if place != 1])) for each in members
-    ]
-    schema = pa.schema([("pattern", pa.string()), ("k", pa.string()), *structs])
+    types, places = in_common([plan.schema.remove(1).types for plan in patterns.values()], 2)
+    members = tuple(
+        Member(name, f"{name}-1", plan, 1, each) for (name, plan), each in zip(patterns.items(), places, strict=True)
+    )
+    columns = [(f"p{place}", kind) for place, kind in enumerate(types, 2)]
+    schema = pa.schema([("pattern", pa.string()), ("k", pa.string()), *columns])
     packed = pa.schema([("k0", pa.string()), ("a0", pa.int64())])
     none, options = Aggregation((), ()), Options(1 << 20)
     return WindowPlan(SharedWindows(), packed, ("k0",), none, Pattern.SHARED, schema, options, members=members)

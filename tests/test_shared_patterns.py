@@ -14,7 +14,7 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.cli.app import app
 from forebay.engine.open import open_instance
-from forebay.engine.plan import NEVER, Member, WindowPlan
+from forebay.engine.plan import NEVER, Member, WindowPlan, in_common
 from forebay.engine.shared import SharedInstance
 from forebay.errors import CorruptState
 from forebay.state import inspection
@@ -85,13 +85,16 @@ PATTERNS = {
 }
 
 
+def own(name):
+    """The columns of a pattern's results that not all have."""
+    return PATTERNS[name][0].schema.remove(1)
+
+
 def shared(names):
-    members = tuple(Member(name, f"{name}-1", PATTERNS[name][0], 1) for name in names)
-    structs = [
-        (member.name, pa.struct([field for place, field in enumerate(member.plan.schema) if place != 1]))
-        for member in members
-    ]
-    schema = pa.schema([("pattern", pa.string()), ("k0", pa.string()), *structs])
+    types, places = in_common([own(name).types for name in names], 2)
+    members = tuple(Member(name, f"{name}-1", PATTERNS[name][0], 1, each) for name, each in zip(names, places, strict=True))
+    columns = [(f"p{place}", kind) for place, kind in enumerate(types, 2)]
+    schema = pa.schema([("pattern", pa.string()), ("k0", pa.string()), *columns])
     packed = pa.schema(list(COLUMNS.items()))
     return WindowPlan(
         SharedWindows(), packed, ("k0", "k_shop"), Aggregation((), ()), Pattern.SHARED, schema, OPTIONS, members=members
@@ -171,17 +174,19 @@ class Shared:
         self.runs += 1
         if self.runs % 2:
             open_stores.clear()
-        instance = SharedInstance(shared(names), self.directory, self.version, self.fired_until)
+        plan = shared(names)
+        instance = SharedInstance(plan, self.directory, self.version, self.fired_until)
         if rows:
             instance.ingest(packed(names, rows))
             require_known_sizes(instance)
         results = {name: [] for name in names}
         for batch in instance.fire(watermark):
             for row in batch.to_pylist():
-                name = row["pattern"]
-                assert [other for other in names if row[other] is not None] == [name]
-                own = row[name]
-                results[name].append({"window": own.pop("window"), "k0": row["k0"], **own})
+                name = row.pop("pattern")
+                (member,) = (each for each in plan.members if each.name == name)
+                columns = {each: row.pop(f"p{place}") for each, place in zip(own(name).names, member.places, strict=True)}
+                results[name].append({"window": columns.pop("window"), "k0": row.pop("k0"), **columns})
+                assert not any(row.values())  # what other patterns have
         self.version, self.fired_until = instance.commit(), watermark
         self.metrics, self.counters = instance.metrics, instance.counters
         require_exact_references(instance)

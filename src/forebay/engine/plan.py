@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -97,9 +98,40 @@ class Member:
         The pattern alone: what of a packed batch it reads, and what it gives.
     shared_keys : int
         How many of its keys all patterns have; they come before the others.
+    places : tuple of int
+        In which columns of the results of all its own are: its window, its other keys, its aggregates. See `in_common`.
     """
 
     name: str
     id: str
     plan: WindowPlan
     shared_keys: int
+    places: tuple[int, ...]
+
+
+Kind = TypeVar("Kind")
+
+
+def in_common(patterns: Sequence[Sequence[Kind]], first: int) -> tuple[list[Kind], list[tuple[int, ...]]]:
+    """The columns that the results of several patterns need, if those of one kind share columns; and the places of each.
+
+    A result has values of one pattern only, so a column may belong to several.
+
+    Parameters
+    ----------
+    patterns : sequence of sequence
+        The kinds of each pattern's columns, such as types.
+    first : int
+        The place of the first column.
+
+    Examples
+    --------
+    >>> in_common([["window", "double", "double"], ["window", "text", "double"]], 2)
+    (['window', 'double', 'double', 'text'], [(2, 3, 4), (2, 5, 3)])
+    """
+    places: dict[tuple[Kind, int], int] = {}
+    found = []
+    for kinds in patterns:
+        turns = [(kind, list(kinds[:place]).count(kind)) for place, kind in enumerate(kinds)]
+        found.append(tuple(places.setdefault(turn, first + len(places)) for turn in turns))
+    return [kind for kind, _ in places], found

@@ -90,6 +90,7 @@ class SharedInstance:
         self._stores = kept if isinstance(kept, SharedStores) else SharedStores(plan, directory, version, archive, disk)
         require_same_time(self._stores.base, directory, fired_until)
         self._committed = False
+        self._places = sorted({place for member in plan.members for place in member.places})
         self.counters = self._stores.base.counters
         self._running = [
             _Running(member, position, *self._stores.start(member, fired_until))
@@ -175,15 +176,12 @@ class SharedInstance:
         self._fired_until = max(self._fired_until, watermark)
 
     def _told(self, member: Member, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Results of a pattern as the operator gives them: its name, the keys, and the rest as a struct of its own."""
+        """Results of a pattern as the operator gives them: its name, the common keys, its own columns in their places."""
         schema, rows = self._plan.schema, batch.num_rows
-        rest = [batch.column(0), *batch.columns[1 + member.shared_keys :]]
-        columns = [pa.array([member.name] * rows, schema.field(0).type), *batch.columns[1 : 1 + member.shared_keys]]
-        for other, field in zip(self._plan.members, list(schema)[1 + member.shared_keys :], strict=True):
-            of_it = other is member
-            columns.append(
-                pa.StructArray.from_arrays(rest, fields=list(field.type)) if of_it else pa.nulls(rows, field.type)
-            )
+        own = dict(zip(member.places, [batch.column(0), *batch.columns[1 + member.shared_keys :]], strict=True))
+        columns = [pa.array([member.name], schema.field(0).type).take(pa.array(np.zeros(rows, np.int8)))]
+        columns += batch.columns[1 : 1 + member.shared_keys]
+        columns += [own[place] if place in own else pa.nulls(rows, schema.field(place).type) for place in self._places]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def commit(self, batch: int | None = None) -> Version | None:

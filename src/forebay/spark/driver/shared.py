@@ -91,7 +91,8 @@ class SharedPatterns:
                     "there is no pattern yet; add one: .add('hourly', fb.window('time', '1 hour'), fb.count('*'))"
                 )
             conf = ready(self._df)
-            self._results = run(self._df, bind_patterns(self._df, self._keys, self._asked, conf), conf)
+            bound, columns = bind_patterns(self._df, self._keys, self._asked, conf)
+            self._results = run(self._df, bound, conf).select(*columns)
         return self._results
 
     def of(self, name: str, results: DataFrame | None = None) -> DataFrame:
@@ -112,7 +113,7 @@ class SharedPatterns:
         DataFrame
             The window, the keys, the aggregates.
         """
-        from forebay.spark.driver.shared_binding import PATTERN  # imports polars
+        from forebay.spark.driver.shared_results import PATTERN
 
         asked = next((each for each in self._asked if each.name == name), None)
         if asked is None:

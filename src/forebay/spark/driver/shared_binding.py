@@ -24,10 +24,8 @@ from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
+from forebay.spark.driver.shared_results import shared_results
 from forebay.windows import END, TIME, SharedWindows, bound_of
-
-PATTERN = "pattern"
-"""The column of results that has the name of the pattern that a result is of."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,10 @@ class Asked:
     keys: tuple[Column | str, ...] = ()
 
 
-def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[Asked], conf: Conf) -> BoundOperator:
-    """One operator of several patterns; an error of ours for everything that could not run."""
+def bind_patterns(
+    df: DataFrame, keys: Sequence[Column | str], asked: Sequence[Asked], conf: Conf
+) -> tuple[BoundOperator, list[Column]]:
+    """One operator of several patterns, and what users see of its results; an error of ours for what could not run."""
     inputs = Inputs(df)
     names = tuple(f"k{position}" for position in range(len(keys)))
     more = {
@@ -51,13 +51,16 @@ def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[A
     for each in asked:
         own = (*names, *(more[text_of(key)] for key in each.keys))
         calls.append(bind_call(df, each.window, (*keys, *each.keys), own, each.aggregates, inputs))
-        _require_distinct(each.name, calls[-1].schema)
     time, text = _time_of(asked, calls)
     columns = {more[text_of(key)]: F.col(key) if isinstance(key, str) else key for each in asked for key in each.keys}
     packed = [*(column.alias(name) for name, column in columns.items()), *inputs.columns]
     if not keys and not packed:
         packed = [F.lit(True).alias(NOTHING)]
     common: tuple[Key, ...] = calls[0].keys[: len(keys)]
+    results = shared_results(
+        calls[0].schema.fields[1 : 1 + len(keys)],
+        {each.name: _own(call.schema.fields, len(keys)) for each, call in zip(asked, calls, strict=True)},
+    )
     told = [_told(each.name, call) for each, call in zip(asked, calls, strict=True)]
     bound = planned(
         df,
@@ -72,14 +75,20 @@ def bind_patterns(df: DataFrame, keys: Sequence[Column | str], asked: Sequence[A
             for line, call in zip(told, calls, strict=True)
             for aggregate, read in call.reads.items()
         },
-        _schema(asked, calls, len(keys)),
+        results.given,
         _choice(told, calls),
     )
     members = tuple(
-        _member(each, call, bound.plan, (*names, *(more[text_of(key)] for key in each.keys)), len(keys))
-        for each, call in zip(asked, calls, strict=True)
+        _member(each, call, bound.plan, (*names, *(more[text_of(key)] for key in each.keys)), len(keys), places)
+        for each, call, places in zip(asked, calls, results.places, strict=True)
     )
-    return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members))
+    return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members)), results.columns
+
+
+def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructField]:
+    """The columns of a pattern's results that not all patterns have: its window, its other keys, its aggregates."""
+    window, *others = fields
+    return [window, *others[shared_keys:]]
 
 
 def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
@@ -109,7 +118,9 @@ def _ends_of_sessions(asked: Sequence[Asked], time: Column) -> dict[str, Column]
     return ends
 
 
-def _member(asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int) -> Member:
+def _member(
+    asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int, places: tuple[int, ...]
+) -> Member:
     """A pattern as a part of the plan of all."""
     read = dict.fromkeys((*keys, *(name for names in call.reads.values() for name in names)))
     columns = list(read) or whole.packed.names[:1]  # rows without columns would be none
@@ -126,30 +137,7 @@ def _member(asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], 
     if call.choice.pattern is Pattern.RMW:
         alike += sorted(call.reads)
     digest = hashlib.sha256("\n".join(alike).encode()).hexdigest()[:12]
-    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys)
-
-
-def _schema(asked: Sequence[Asked], calls: Sequence[Call], shared_keys: int) -> T.StructType:
-    """The name of a pattern, the common keys, and a struct for each pattern, which is NULL in the results of others."""
-    common = calls[0].schema.fields[1 : 1 + shared_keys]
-    structs = []
-    for each, call in zip(asked, calls, strict=True):
-        window, *others = call.schema.fields
-        own = [window, *others[shared_keys:]]
-        fields = [T.StructField(field.name, field.dataType, metadata=field.metadata) for field in own]
-        structs.append(T.StructField(each.name, T.StructType(fields)))
-    schema = T.StructType([T.StructField(PATTERN, T.StringType(), nullable=False), *common, *structs])
-    _require_distinct(None, schema)
-    return schema
-
-
-def _require_distinct(pattern: str | None, schema: T.StructType) -> None:
-    seen: set[str] = set()
-    for name in (field.name for field in schema.fields):
-        if name.lower() in seen:
-            whose = "the results" if pattern is None else f"results of the pattern {pattern!r}"
-            raise InvalidArgument(f"{whose} would have two columns {name!r}; give one of them another name")
-        seen.add(name.lower())
+    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys, places)
 
 
 def _told(name: str, call: Call) -> str:
