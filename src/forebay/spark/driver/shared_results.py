@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -48,13 +47,13 @@ def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T
     for name, fields in own.items():
         _require_distinct(f"results of the pattern {name!r}", [*common, *fields])
     _require_distinct("the results", [T.StructField(PATTERN, T.StringType()), *common, *(_named(name) for name in own)])
-    kinds, places = in_common([[field.dataType for field in fields] for fields in own.values()], 1 + len(common))
-    marks: dict[int, dict[str, Any]] = {}
-    for each, fields in zip(places, own.values(), strict=True):
-        for place, field in zip(each, fields, strict=True):
-            marks[place] = marks.get(place) or field.metadata
+    described = [[(field.dataType, place == 0) for place, field in enumerate(fields)] for fields in own.values()]
+    kinds, places = in_common(described, 1 + len(common))
+    marks = {each[0]: fields[0].metadata for each, fields in zip(places, own.values(), strict=True)}  # they are windows
     keys = [T.StructField(f"k{place}", field.dataType) for place, field in enumerate(common)]
-    shared = [T.StructField(f"p{place}", kind, metadata=marks[place]) for place, kind in enumerate(kinds, 1 + len(common))]
+    shared = [
+        T.StructField(f"p{place}", kind, metadata=marks.get(place)) for place, (kind, _) in enumerate(kinds, 1 + len(common))
+    ]
     columns = [F.col(PATTERN), *(F.col(f"k{place}").alias(field.name) for place, field in enumerate(common))]
     for (name, fields), each in zip(own.items(), places, strict=True):
         values = (

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.spark.driver import early, listener, metrics, query, replicas
+from forebay.spark.driver.assignments import NUMBERED
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -94,6 +95,10 @@ _AS_THEY_ARE = (
 """Types of which Spark takes a column from pandas without looking at its values."""
 
 
+_WINDOWS = {"spark.timeWindow", "spark.sessionWindow", NUMBERED}
+"""What marks a column as one of windows."""
+
+
 def _leaves(schema: T.StructType) -> list[T.StructField] | None:
     """The columns ``c0, c1, ...`` in which an operator can give results, windows as two; None if it must give blobs."""
     kinds = [kind for field in schema.fields for kind in (_bounds(field) or [field.dataType])]
@@ -104,11 +109,9 @@ def _leaves(schema: T.StructType) -> list[T.StructField] | None:
 
 def _bounds(field: T.StructField) -> list[T.DataType]:
     """The types of a window's start and end; none if a column has no windows."""
-    if not {"spark.timeWindow", "spark.sessionWindow"} & field.metadata.keys() or not isinstance(
-        field.dataType, T.StructType
-    ):
-        return []
-    return [bound.dataType for bound in field.dataType.fields]
+    if isinstance(field.dataType, T.StructType) and not _WINDOWS.isdisjoint(field.metadata):
+        return [bound.dataType for bound in field.dataType.fields]
+    return []
 
 
 def _put_together(bound: BoundOperator) -> list[Column]:
