@@ -12,7 +12,7 @@ events per second of event time, never less than 20 windows of it.
 
 That is the shape ``many``: as many keys as there are rows, nearly. ``few`` has 20,000 bidders, each with ten bids in 10 s,
 one file of 400,000 bids in a micro-batch; ``skew`` has NEXMark's own hot bidders and auctions: three of four bids are by one
-bidder at a time. These are for forebay, Spark and Flink, on RocksDB.
+bidder at a time. These are for forebay, Spark and Flink, on RocksDB, and for the vehicle.
 
 ``--quick`` is forebay and Spark alone, over a million events at 5,000 per second, once, with a process per engine.
 
@@ -101,7 +101,7 @@ class Bids:
     hot: bool = False
 
 
-FEW = Bids(20, 434_783, 21_739, 20_000, 1)
+FEW = Bids(60, 434_783, 21_739, 20_000, 1)
 """92% of events are bids."""
 DATA = {
     "bids": Bids(12, 1_000_000, 10_000),
@@ -112,7 +112,7 @@ DATA = {
     "few": FEW,
     "skew": Bids(12, 1_000_000, 10_000, hot=True),
 }
-SHAPES = {"many": ("bids", {}), "few": ("few", {"spark-rocksdb": 10, "flink-rocksdb": 10}), "skew": ("skew", {})}
+SHAPES = {"many": ("bids", {}), "few": ("few", {"spark-rocksdb": 20, "flink-rocksdb": 10}), "skew": ("skew", {})}
 """The data of each shape, and how many pairs peers get that do not get as many as otherwise."""
 ON_ROCKSDB = ("forebay", "spark-rocksdb", "flink-rocksdb")
 
@@ -160,9 +160,10 @@ def entered(shape: str) -> dict[str, Peer]:
     if shape == "many":
         return PEER
     data, pairs = SHAPES[shape]
-    full = {"forebay": DATA[data].pairs}
+    whole = dict.fromkeys(("forebay", "vehicle"), DATA[data].pairs)
     return {
-        name: replace(PEER[name], data=data, pairs=pairs.get(name, full.get(name, PEER[name].pairs))) for name in ON_ROCKSDB
+        name: replace(PEER[name], data=data, pairs=pairs.get(name, whole.get(name, PEER[name].pairs)))
+        for name in (*ON_ROCKSDB, "vehicle")
     }
 
 
