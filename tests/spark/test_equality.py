@@ -226,6 +226,31 @@ def test_timestamps_without_a_time_zone(spark, stream, tmp_path):
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@pytest.mark.parametrize("aggregate", [fb.sum("l"), fb.collect_set("l")], ids=["columns", "blobs"])
+def test_columns_of_one_name(stream, tmp_path, aggregate):
+    results = []
+    for df in (stream.static, stream.streaming("1 second")):
+        named = fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.max("l").alias("key"), aggregate.alias("key"))
+        assert named.columns == ["window", "key", "key", "key"]
+        if df.isStreaming:
+            query = named.writeStream.foreachBatch(
+                lambda batch, _: results.append({str(tuple(row)) for row in batch.collect()})
+            )
+            query.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start().awaitTermination()
+        else:
+            whole = fb.groupBy(df, fb.window("ts", "10 seconds"), "key").agg(fb.max("l").alias("a"), aggregate.alias("b"))
+            assert list(map(str, named.collect())) and named.count() == whole.count()
+    assert sum(map(len, results)) > 10
+
+
+def test_backticks_in_names(stream):
+    odd = stream.static.withColumnRenamed("key", "k`q.x")
+    found = fb.groupBy(odd, fb.window("ts", "10 seconds"), "`k``q.x`").agg(fb.count("*").alias("n"))
+    assert assert_same(found, odd.groupBy(F.window("ts", "10 seconds"), "`k``q.x`").agg(F.count("*").alias("n")), 1) > 100
+    joined = fb.join(odd, odd.select("ts", "`k``q.x`"), on=["k`q.x"], window=fb.window("ts", "10 seconds"), how="semi")
+    assert "k`q.x" in joined.columns and joined.count() == odd.where("ts is not null and `k``q.x` is not null").count()
+
+
 def test_expressions_that_print_alike_are_kept_apart(stream):
     more, less = F.udf(lambda x: x + 1, "long"), F.udf(lambda x: x - 1, "long")
     df = stream.static.where("ts is not null and l is not null")

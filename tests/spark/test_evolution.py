@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from streams import assert_same, generate, oracle
 
 import forebay as fb
-from forebay.errors import CorruptState
+from forebay.errors import CorruptState, InvalidArgument
 from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
@@ -50,6 +50,25 @@ def test_expressions_with_functions_are_told_alike_each_time(spark):
     assert text_of(total()) == text_of(total())
     assert "x_77" in text_of(total())
     assert text_of(F.transform("items", lambda x: x + 1)) != text_of(F.transform("items", lambda x: x + 2))
+
+
+def test_expressions_that_spark_shows_by_address_are_told_alike_each_time(spark):
+    """Python functions, with the place in the program where they are called, and binary values."""
+    twice = F.udf(lambda x: 2 * x, "long")
+    for make in (
+        lambda: twice("i"),
+        lambda: twice(F.col("i") + 1),
+        lambda: F.when(F.col("i") > 1, twice("i")).otherwise(0),
+        lambda: F.transform("items", lambda x: twice(x)),
+        lambda: F.col("raw") == F.lit(b"ab"),
+    ):
+        assert str(make()) != str(make())
+        assert text_of(make()) == text_of(make())
+        assert "@" not in text_of(make())
+    assert text_of(twice("i")) == "<lambda>(i)"
+    assert text_of(F.lit(b"ab")) != text_of(F.lit(b"ac"))
+    with pytest.raises(InvalidArgument, match="Make it a column of its own with withColumn"):
+        text_of(twice(F.lit(b"ab")))
 
 
 @dataclass
@@ -141,6 +160,26 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, case):
     expected = oracle(growing.static(0, 1), of_spark("ts", *durations), ["key"], aggregates)
     assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
     assert fb.progress(query).rowsIn > first.rowsIn > 0 == first.rowsOut
+
+
+@pytest.mark.parametrize("holistic", [False, True])
+def test_python_functions_go_on_after_a_restart(growing, tmp_path, holistic):
+    """A window that is open then has all its rows: the expression is the same one, wherever the program makes it."""
+    aggregate = fb.median if holistic else fb.sum
+
+    def totals():
+        tenfold = F.udf(lambda x: None if x is None else 10 * x, "long")
+        aggregates = [fb.count("*").alias("n"), aggregate(tenfold("i")).alias("total")]
+        return fb.groupBy(growing.streaming(wide=True), fb.window("ts", *WINDOW), "key").agg(*aggregates)
+
+    growing.grow(0, 1)
+    run(totals(), tmp_path)
+    growing.grow(2, 3, 4)
+    growing.end()
+    run(totals(), tmp_path)
+    tenfold = (F.median if holistic else F.sum)(10 * F.col("i").cast("long")).alias("total")
+    expected = growing.static().groupBy(F.window("ts", *WINDOW), "key").agg(F.count("*").alias("n"), tenfold)
+    assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
 
 
 @pytest.mark.parametrize("begun", ["now", "before windows were spread"])

@@ -59,6 +59,15 @@ def test_watermarks_below_operators_are_not_above_them(stream, tmp_path):
     assert plans.redefined(both._jdf.queryExecution().analyzed().toString()) is None
 
 
+def test_a_line_break_in_an_expression_is_no_node_of_the_plan(spark, stream):
+    counts = hourly(stream.streaming("1 second")).withColumn("key", F.regexp_replace("key", "\n", " "))
+    again = counts.withWatermark("window", "1 day")
+    assert plans.redefined(again._jdf.queryExecution().analyzed().toString()) == "window"
+    upper = fb.groupBy(counts, fb.window(F.window_time("window"), "1 day"), "key").agg(fb.count("*").alias("m"))
+    (column,) = plans.uppermost(upper._jdf.queryExecution().analyzed().toString())
+    assert column not in counts._jdf.queryExecution().analyzed().toString()
+
+
 def test_results_without_a_watermark_may_be_given_one(spark, stream):
     """Totals that go by the wall clock, or of a stream that has none."""
     unwatermarked = spark.readStream.format("rate").load().withColumnRenamed("timestamp", "ts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -44,13 +45,17 @@ for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
     PySparkLogger.getLogger(_name).addFilter(lambda record: not getattr(_quiet, "depth", 0))
 
 
+_PART = re.compile(r"`((?:[^`]|``)*)`|([^`.]+)")
+"""A part of a name, in backticks or without."""
+
+
 def require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
     """Names must be columns, or begin with one as a struct's field does. Expressions are left to Spark's analysis."""
     known = {name.lower() for name in df.columns}
     for name in arguments:
         if isinstance(name, str) and name != "*":
-            plain = name.replace("`", "").lower()
-            if plain not in known and plain.partition(".")[0] not in known:
+            parts = [(inside or outside).replace("``", "`").lower() for inside, outside in _PART.findall(name)]
+            if not known.intersection((parts[0] if parts else name, ".".join(parts))):
                 raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
 
 

@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from forebay.errors import InvalidArgument
+
 _LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
 """The variables of a function, which Spark numbers from the first one of the session on."""
 _NUMBERED = re.compile(r"\b\w+_\d+\b")
+_ATTRIBUTE = re.compile(r"UnresolvedAttribute\(List\(([^()]*)\),None,false\)")
+_ADDRESS = re.compile(r"\[(?:[BCDFIJSZ]|L[\w.$]+;)@[0-9a-f]+")
+"""How Java shows an array: by its address."""
 
 
 def text_of(column: Column | str) -> str:
-    """How a column is shown: the same each time that the same expression is written."""
+    """How a column is shown: the same each time that the same expression is written.
+
+    `InvalidArgument` for an expression that Spark shows in another way each time.
+    """
     if isinstance(column, str):
         return column
     text = str(column).removeprefix("Column<'").removesuffix("'>")
+    text = _without(_without(text, ",Origin(", inner=False), "columnnodeexpression(", inner=True)
+    text = _ATTRIBUTE.sub(lambda found: found[1].replace(", ", "."), text)
+    if _ADDRESS.search(text):
+        for value in _binaries(column._jc.node()):  # type: ignore[operator]  # a py4j object
+            text = _ADDRESS.sub(f"X'{value.hex()}'", text, count=1)
+        if _ADDRESS.search(text):
+            raise InvalidArgument(
+                f"Spark shows the expression {text} in another way each time, so a checkpoint could not tell that it is the "
+                "same one. Make it a column of its own with withColumn, and name that."
+            )
     variables = dict.fromkeys(name for found in _LAMBDA.finditer(text) for name in _NUMBERED.findall(found[0]))
     numbers = {name: f"{name.rpartition('_')[0]}_{place}" for place, name in enumerate(variables)}
     return _NUMBERED.sub(lambda found: numbers.get(found[0], found[0]), text)
+
+
+def _without(text: str, opening: str, *, inner: bool) -> str:
+    """A text without what begins with ``opening``, an open bracket at its end, up to that bracket's end; or with its inside.
+
+    Spark shows where in a program the arguments of a Python function were written.
+    """
+    while (begin := text.find(opening)) >= 0:
+        end, depth = begin + len(opening), 1
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        text = text[:begin] + (text[begin + len(opening) : end - 1] if inner else "") + text[end:]
+    return text
+
+
+def _binaries(node: Any) -> Iterator[bytes]:
+    """The binary values that are written in an expression, from left to right."""
+    if node.getClass().getSimpleName() == "Literal":
+        if isinstance(node.value(), bytes):
+            yield node.value()
+    else:
+        children = node.children()
+        for place in range(children.size()):
+            yield from _binaries(children.apply(place))
 
 
 def quoted(name: str) -> str:

@@ -9,10 +9,10 @@ from forebay.spark.driver.query import operators
 from forebay.spark.worker.clock import Clock
 from forebay.store import filenames
 
-_DEPTH = re.compile(r"(?:[ :]  )*(?:[+:]- )?")
+_DEPTH = re.compile(r"(?:[ :]  )*[+:]- ")
 """What stands before a node in the text of a plan: three characters for each level."""
 
-_WATERMARK = re.compile(r"['~]*EventTimeWatermark \S+, '?(.+?)(?:#\d+)?: ")
+_WATERMARK = re.compile(r"['~]*EventTimeWatermark \S+, '?(.+?)(?:#\d+)?: ", re.DOTALL)
 
 _BLOBS = re.compile(rf"forebay_(?:batch_)?{filenames.LAYOUT_ID}#\d+")
 """The column of blobs of an operator, with the number that Spark has given it: no other operator has the same."""
@@ -48,11 +48,17 @@ def uppermost(plan: str) -> list[str]:
 
 def _nodes(plan: str) -> Iterator[tuple[int, str, list[str]]]:
     """The nodes of a plan from the top down: how deep each is, its text, and the texts of those above it."""
-    above: list[tuple[int, str]] = []
-    for line in plan.splitlines():
+    nodes: list[tuple[int, str]] = []
+    for line in plan.split("\n"):
         prefix = _DEPTH.match(line)
-        assert prefix is not None
-        depth, node = prefix.end(), line[prefix.end() :]
+        if prefix is not None or not nodes:
+            depth = prefix.end() if prefix else 0
+            nodes.append((depth, line[depth:]))
+        else:  # a text in an expression has more than one line
+            depth, node = nodes[-1]
+            nodes[-1] = depth, f"{node}\n{line}"
+    above: list[tuple[int, str]] = []
+    for depth, node in nodes:
         while above and above[-1][0] >= depth:
             above.pop()
         yield depth, node, [each for _, each in above]

@@ -25,6 +25,7 @@ from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.shared_results import shared_results
+from forebay.state.layout import NAMESAKE
 from forebay.windows import END, TIME, SharedWindows, bound_of
 
 
@@ -44,15 +45,11 @@ def bind_patterns(
     """One operator of several patterns, and what users see of its results; an error of ours for what could not run."""
     inputs = Inputs(df)
     names = tuple(f"k{position}" for position in range(len(keys)))
-    more = {
-        text_of(key): f"k_{hashlib.sha256(text_of(key).encode()).hexdigest()[:10]}" for each in asked for key in each.keys
-    }
+    columns, more = _further_keys(asked)
     calls = []
-    for each in asked:
-        own = (*names, *(more[text_of(key)] for key in each.keys))
-        calls.append(bind_call(df, each.window, (*keys, *each.keys), own, each.aggregates, inputs))
+    for each, own in zip(asked, more, strict=True):
+        calls.append(bind_call(df, each.window, (*keys, *each.keys), (*names, *own), each.aggregates, inputs))
     time, text = _time_of(asked, calls)
-    columns = {more[text_of(key)]: F.col(key) if isinstance(key, str) else key for each in asked for key in each.keys}
     packed = [*(column.alias(name) for name, column in columns.items()), *inputs.columns]
     if not keys and not packed:
         packed = [F.lit(True).alias(NOTHING)]
@@ -79,10 +76,27 @@ def bind_patterns(
         _choice(told, calls),
     )
     members = tuple(
-        _member(each, call, bound.plan, (*names, *(more[text_of(key)] for key in each.keys)), len(keys), places)
-        for each, call, places in zip(asked, calls, results.places, strict=True)
+        _member(each, call, bound.plan, (*names, *own), len(keys), places)
+        for each, call, own, places in zip(asked, calls, more, results.places, strict=True)
     )
     return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members)), results.columns
+
+
+def _further_keys(asked: Sequence[Asked]) -> tuple[dict[str, Column], list[list[str]]]:
+    """The keys that patterns have beside the common ones, each expression once, by their names; and the names by pattern."""
+    columns: dict[str, Column] = {}
+    found = []
+    for key in (key for each in asked for key in each.keys):
+        column = F.col(key) if isinstance(key, str) else key
+        name = next((name for name, known in columns.items() if known._jc.equals(column._jc)), None)  # type: ignore[operator]
+        if name is None:
+            name = f"k_{hashlib.sha256(text_of(key).encode()).hexdigest()[:10]}"
+            if name in columns:  # another expression with the same text
+                name += f"{NAMESAKE}{len(columns)}"
+            columns[name] = column
+        found.append(name)
+    names = iter(found)
+    return columns, [[next(names) for _ in each.keys] for each in asked]
 
 
 def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructField]:
@@ -94,7 +108,14 @@ def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructFiel
 def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
     """The time of events, and what it is called: that of the windows over event time, which must be one."""
     timed = (call.times[TIME] for each, call in zip(asked, calls, strict=True) if each.window.in_event_time)
-    times = {text_of(time): time for time in timed}
+    times: dict[str, Column] = {}
+    for time in timed:
+        known = times.setdefault(text_of(time), time)
+        if not known._jc.equals(time._jc):  # type: ignore[operator]  # a py4j object
+            raise InvalidArgument(
+                f"two patterns have times that read alike, {text_of(time)}, and may be different functions. Make it a "
+                "column of its own with withColumn, and name that."
+            )
     if len(times) > 1:
         raise InvalidArgument(
             f"the patterns are over the time columns {' and '.join(sorted(times))}; patterns that share events need one. "

@@ -36,14 +36,14 @@ def run(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, 
 def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
     """The results of a buffer that keeps nothing from one micro-batch to the next: no shuffle, and no state."""
     read = [*bound.plan.packed.names]
-    results = df.select(*bound.projection).select(*read).mapInArrow(stages.buffer(startup.dumps(bound.plan)), bound.schema)
+    buffered = stages.buffer(startup.dumps(bound.plan))
+    results = df.select(*bound.projection).select(*read).mapInArrow(buffered, _by_place(bound.schema))
     times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
-    placed = [f"c{place}" for place in range(len(bound.schema))]  # names may be repeated, or have dots in them
     columns = [
-        F.col(name).alias(field.name, **({"metadata": times[field.name]} if field.name in times else {}))
-        for name, field in zip(placed, bound.schema.fields, strict=True)
+        F.col(f"c{place}").alias(field.name, **({"metadata": times[field.name]} if field.name in times else {}))
+        for place, field in enumerate(bound.schema.fields)
     ]
-    return results.toDF(*placed).select(*columns)
+    return results.select(*columns)
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
@@ -74,7 +74,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     )
     early.start(df.sparkSession)
     if columns is None:
-        return _with_time(emitted.mapInArrow(stages.unpack, bound.schema), bound)
+        return _with_time(emitted.mapInArrow(stages.unpack, _by_place(bound.schema)), bound)
     return emitted.select(*_put_together(bound))
 
 
@@ -135,15 +135,17 @@ def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:
 
 def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
     """The results with what marks a column as a window or an event time, and its watermark, for whatever reads them."""
-    if clock_of(bound.plan) is not Clock.WATERMARK:
-        return results
-    fields = bound.schema.fields
-    placed = [f"c{place}" for place in range(len(fields))]  # names may be repeated, or have dots in them
     columns = [
-        F.col(name).alias(field.name, **({"metadata": metadata} if metadata else {}))
-        for name, field, metadata in zip(placed, fields, _told(bound), strict=True)
+        F.col(f"c{place}").alias(field.name, **({"metadata": metadata} if metadata else {}))
+        for place, (field, metadata) in enumerate(zip(bound.schema.fields, _told(bound), strict=True))
     ]
-    return results.toDF(*placed).select(*columns)
+    return results.select(*columns)
+
+
+def _by_place(schema: T.StructType) -> T.StructType:
+    """A schema whose columns are ``c0, c1, ...``: those of users may have the same name, or dots in it."""
+    fields = enumerate(schema.fields)
+    return T.StructType([T.StructField(f"c{place}", field.dataType, field.nullable) for place, field in fields])
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
@@ -154,6 +156,6 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[st
         .mapInArrow(stages.packer(plan, conf.place, bound.layout, streaming=False), f"{VNODE} int, {PAYLOAD} binary")
         .groupBy(VNODE)
         .applyInArrow(stages.batch_operator(plan, conf.place, output), f"{output} binary")
-        .mapInArrow(stages.unpack, bound.schema)
+        .mapInArrow(stages.unpack, _by_place(bound.schema))
     )
     return _with_time(results, bound)

@@ -98,7 +98,7 @@ def buffer(plan: bytes) -> ArrowMap:
         from forebay.engine.buffer import passing
         from forebay.spark.worker.pack import chunks, normalized
 
-        yield from passing((normalized(chunk, loaded) for chunk in chunks(batches)), loaded.aggregation)
+        yield from map(_by_place, passing((normalized(chunk, loaded) for chunk in chunks(batches)), loaded.aggregation))
 
     return buffered
 
@@ -131,7 +131,12 @@ def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     startup.settle()
     for batch in batches:
         for blob in batch.column(0):
-            yield from blobs.read(blob.as_buffer())[0]
+            yield from map(_by_place, blobs.read(blob.as_buffer())[0])
+
+
+def _by_place(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows whose columns are ``c0, c1, ...``: names of users may come twice."""
+    return batch.rename_columns([f"c{place}" for place in range(batch.num_columns)])
 
 
 def only_late(plan: bytes, names: list[str], column: str, *, streaming: bool) -> ArrowMap:
