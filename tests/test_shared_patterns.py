@@ -27,8 +27,9 @@ from forebay.store.aligned import SLICE
 from forebay.store.archive import MountedArchive
 from forebay.store.events import EventLog
 from forebay.store.extent_log import ExtentLog
-from forebay.store.manifest import INDEXES
+from forebay.store.manifest import INDEXES, Counters
 from forebay.store.options import Options
+from forebay.store.segment_reader import SegmentReader
 from forebay.windows import (
     END,
     START,
@@ -421,3 +422,30 @@ def test_a_reference_to_what_is_not_there_is_found(tmp_path):
         events.take(references + 1, ["a"])
     with pytest.raises(CorruptState, match="refers to event 0 of slice 1"):
         events.take(references + (1 << 32), ["a"])
+
+
+def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
+    """However many there are in the slice: a long window of another pattern may have it grow for a day."""
+    read = []
+    whole = SegmentReader.read
+    monkeypatch.setattr(SegmentReader, "read", lambda reader, extent: read.append(extent) or whole(reader, extent))
+    log = ExtentLog(tmp_path, None, OPTIONS)
+    events = EventLog(tmp_path, log, AlignedWindows(10_000, 10_000), OPTIONS)
+    references = []
+    for number in range(50):
+        texts = [f"{number} {'x' * 20_000}" for _ in range(20)]
+        references.append(events.append(np.arange(20) + 20 * number, pa.record_batch({"a": texts})))
+        events.retain(references[-1])
+        events.settle(lambda each: True, 1, lambda: np.concatenate(references))
+        log.commit(None, Counters())
+    assert len(events.slices) == 1
+
+    def taken(*numbers):
+        read.clear()
+        found = events.take(np.concatenate([references[number] for number in numbers]), ["a"])
+        assert [text.partition(" ")[0] for text in found["a"].to_pylist()[::20]] == list(map(str, numbers))
+        return len(read)
+
+    assert taken(49, 0) > 4  # which extent has what is not known yet
+    assert taken(49) == taken(0) == 1
+    assert taken(49, 20, 0) <= 3

@@ -102,7 +102,7 @@ class JoinInstance(ByKeyInstance):
 
     def _arrived(self) -> pl.DataFrame:
         """The rows of this micro-batch, with columns `INSTANT`, `ROW`, `HIGH`, `LOW` and `END`; they are forgotten."""
-        frame = pl.DataFrame(pa.concat_batches(self._fresh)).rename({START: INSTANT})
+        frame = pl.concat(list(map(pl.DataFrame, self._fresh))).rename({START: INSTANT})
         self._fresh.clear()
         return frame
 

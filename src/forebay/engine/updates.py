@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ class UpdateInstance(ByKeyInstance):
         assert isinstance(plan.windows, AlignedWindows)
         self._windows = plan.windows
         self._touched: list[Slots] = []
-        super().__init__(plan, *place)
+        # Which windows are read next depends on the rows that come, not on when the windows end.
+        super().__init__(replace(plan, options=replace(plan.options, read_batch_ratio=0)), *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         for some in self._parts(batch, self._windows.most):

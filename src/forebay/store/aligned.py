@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
+from forebay.store.segment import Extent
 from forebay.store.segments import SEGMENT_BYTES
 from forebay.windows import Times
 
@@ -201,6 +202,13 @@ class AlignedStore:
         """The rows of one slice, batch by batch, in order of arrival."""
         yield from map(self._formed, self._log.read(start))
         yield from self._buffer.get(start, ())
+
+    def rows_where(self, start: int, wanted: Callable[[Extent], bool]) -> Iterator[tuple[Extent | None, pa.RecordBatch]]:
+        """The rows of those extents of a slice that are wanted when their turn has come; and those in the write buffer."""
+        for extent, batch in self._log.read_where(start, wanted):
+            yield extent, self._formed(batch)
+        for batch in self._buffer.get(start, ()):
+            yield None, batch
 
     def _combined(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return self._combine(list(map(self._formed, batches)))

@@ -21,6 +21,7 @@ from forebay.store.form import Form
 from forebay.store.manifest import EVENTS, INDEXES
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
+from forebay.store.segment import Extent
 from forebay.windows import TIME, AlignedWindows, Times
 
 EVENT = "event"
@@ -115,6 +116,7 @@ class EventLog:
         for each in self._slices.values():
             if self._goes_on(each):
                 self._numbers[each.start] = each.number
+        self._lasts: dict[int, dict[Extent, int]] = {}
         self.changes = 0
 
     def _goes_on(self, each: EventSlice) -> bool:
@@ -198,30 +200,44 @@ class EventLog:
         ascending = references[order]
         numbers, ordinals = ascending >> _ORDINAL_BITS, ascending & (1 << _ORDINAL_BITS) - 1
         found: list[pa.RecordBatch] = []
-        begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-        for begin, end in zip(begins, [*begins[1:], len(numbers)], strict=True):
-            number = int(numbers[begin])
-            for batch in self.rows(number) if number in self._slices else ():
-                there = batch[ORDINAL].to_numpy()
-                upto = begin + np.searchsorted(ordinals[begin:end], int(there[-1]), side="right")
-                wanted = ordinals[begin:upto]
-                if len(wanted):
-                    places = np.searchsorted(there, wanted)
-                    if not np.array_equal(there[places], wanted):
-                        break
-                    found.append(batch.select(list(columns)).take(pa.array(places)))
-                begin = upto
-            if begin < end:
-                raise CorruptState(
-                    f"a window refers to event {int(ordinals[begin])} of slice {number}, which is not stored. Restore the "
-                    "checkpoint together with its state directory from a copy."
-                )
+        for some in np.split(np.arange(len(order)), np.flatnonzero(np.diff(numbers)) + 1):
+            found += self._take(int(numbers[some[0]]), ordinals[some], columns)
         rows = pa.concat_batches(found)
         if np.array_equal(ascending, references):
             return rows
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return rows.take(pa.array(back))
+
+    def _take(self, number: int, ordinals: References, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Columns of events of a slice, by ascending ordinals, from those of its extents that may have some of them."""
+        known = self._lasts.get(number, {})
+        lasts: dict[Extent, int] = {}
+        begin = 0
+
+        def has_some(extent: Extent) -> bool:
+            if extent in known:
+                lasts[extent] = known[extent]
+            return begin < len(ordinals) and (extent not in known or ordinals[begin] <= known[extent])
+
+        for extent, batch in self._store.rows_where(number, has_some) if number in self._slices else ():
+            there = batch[ORDINAL].to_numpy()
+            last = int(there[-1])
+            if extent is not None:
+                lasts[extent] = last
+            upto = begin + int(np.searchsorted(ordinals[begin:], last, side="right"))
+            if upto > begin:
+                places = np.searchsorted(there, ordinals[begin:upto])
+                if not np.array_equal(there[places], ordinals[begin:upto]):
+                    break
+                yield batch.select(list(columns)).take(pa.array(places))
+            begin = upto
+        self._lasts[number] = lasts
+        if begin < len(ordinals):
+            raise CorruptState(
+                f"a window refers to event {int(ordinals[begin])} of slice {number}, which is not stored. Restore the "
+                "checkpoint together with its state directory from a copy."
+            )
 
     # references ------------------------------------------------------------------------------------------------------
 
@@ -263,6 +279,7 @@ class EventLog:
         over = [number for number, each in self._slices.items() if not each.references and not needed(each)]
         for number in over:
             del self._slices[number]
+            self._lasts.pop(number, None)
         self._numbers = {start: number for start, number in self._numbers.items() if number in self._slices}
         self.changes += 1
         self._store.drop(over)

@@ -76,6 +76,13 @@ class Groups:
         """The rows of a group, extent by extent, in order of arrival."""
         yield from self._segments.read(self._extents.get(group, []))
 
+    def read_where(self, group: int, wanted: Callable[[Extent], bool]) -> Iterator[tuple[Extent, pa.RecordBatch]]:
+        """The rows of some extents of a group, in order of arrival; an extent is asked for when its turn has come."""
+        for extent in self._extents.get(group, []):
+            if wanted(extent):
+                for batch in self._segments.read([extent]):
+                    yield extent, batch
+
     def read_ahead(self, groups: Iterable[int]) -> None:
         """Have the rows of groups read from disk side by side, which are all about to be read."""
         parts = [self._segments.reader_of(extent).part(extent) for extent in self.extents_of(groups)]
