@@ -66,8 +66,10 @@ class Processor:
         together = numbered.sort(POSITION, maintain_order=True)
         most = min(self.rows, max(1, int(self.size * rows.height / max(1, rows.estimated_size()))))
         runs = together.with_columns((pl.int_range(pl.len()).over(POSITION) // most).alias(RUN))
-        for number in range(runs.select(pl.col(RUN).max()).item() + 1):
-            for batch in self._result(runs.filter(pl.col(RUN) == number)).to_batches():
+        runs, begin = runs.sort(RUN, maintain_order=True), 0
+        for length in runs.group_by(RUN, maintain_order=True).len()["len"]:
+            some, begin = runs.slice(begin, length), begin + length
+            for batch in self._result(some).to_batches():
                 if batch.num_rows:
                     yield batch
 
