@@ -449,3 +449,21 @@ def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
     assert taken(49, 0) > 4  # which extent has what is not known yet
     assert taken(49) == taken(0) == 1
     assert taken(49, 20, 0) <= 3
+
+
+def test_a_slice_that_has_as_many_events_as_can_be_numbered_gets_another_beside_it(tmp_path):
+    log = ExtentLog(tmp_path, None, OPTIONS)
+    events = EventLog(tmp_path, log, AlignedWindows(1000, 1000), OPTIONS)
+    first = events.append(np.array([1, 2]), pa.record_batch({"a": [1, 2]}))
+    events.slices[0].events = (1 << 32) - 2  # as after so many
+    full = events.append(np.array([3, 4]), pa.record_batch({"a": [3, 4]}))
+    more = events.append(np.array([5, 6]), pa.record_batch({"a": [5, 6]}))
+    references = np.concatenate([first, full, more])
+    assert (references >> 32).tolist() == [0, 0, 0, 0, 1, 1]
+    events.retain(references)
+    events.settle(lambda each: True, 1, lambda: references)
+    version = log.commit(None, Counters())
+    again = EventLog(tmp_path, ExtentLog(tmp_path, version, OPTIONS), AlignedWindows(1000, 1000), OPTIONS)
+    last = again.append(np.array([7]), pa.record_batch({"a": [7]}))
+    assert (last >> 32).tolist() == [1]
+    assert again.take(np.concatenate([references, last]), ["a"])["a"].to_pylist() == list(range(1, 8))

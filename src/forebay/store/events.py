@@ -33,7 +33,7 @@ ORDINAL = "ordinal"
 References = npt.NDArray[np.int64]
 
 _ORDINAL_BITS = 32
-_NUMBERS = 1 << 63 - _ORDINAL_BITS
+_NUMBERS, _MOST_EVENTS = 1 << 63 - _ORDINAL_BITS, 1 << _ORDINAL_BITS
 _ROWS = 1 << 16
 """Slices by arrival have so many events."""
 
@@ -124,7 +124,9 @@ class EventLog:
         slicing = self._slicing
         if slicing is None:
             return each.length == 0 and each.events < _ROWS
-        return each.length == slicing.size and (each.start - slicing.offset) % slicing.size == 0
+        return (
+            each.length == slicing.size and each.events < _MOST_EVENTS and (each.start - slicing.offset) % slicing.size == 0
+        )
 
     @property
     def slices(self) -> list[EventSlice]:
@@ -167,7 +169,10 @@ class EventLog:
         order = np.argsort(starts, kind="stable")
         begins = np.flatnonzero(np.diff(starts[order])) + 1
         for rows in np.split(order, begins) if len(order) else ():
-            yield self._slice(int(starts[rows[0]]), self._slicing.size), rows
+            start = int(starts[rows[0]])
+            if start in self._numbers and self._slices[self._numbers[start]].events + len(rows) > _MOST_EVENTS:
+                del self._numbers[start]  # ordinals would not fit into references: a further slice of the same interval
+            yield self._slice(start, self._slicing.size), rows
 
     def _slice(self, start: int, length: int) -> EventSlice:
         if start not in self._numbers:
