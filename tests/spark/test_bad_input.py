@@ -2,9 +2,11 @@
 
 import datetime
 import logging
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
@@ -18,6 +20,7 @@ from forebay.errors import (
     UnsupportedConfiguration,
     UnsupportedType,
 )
+from forebay.spark.driver import conf
 from forebay.spark.driver.binding import analysis
 
 
@@ -215,6 +218,10 @@ def test_all_settings_that_are_wrong_are_named_at_once(spark, df):
         "spark.sql.streaming.stateStore.providerClass": "org.example.Other",
         "spark.forebay.memoryMB": "much",
         "spark.forebay.durability": "none",
+        "spark.forebay.readBatchRatio": "2",
+        "spark.forebay.maxSpaceAmplification": "1",
+        "spark.forebay.prometheusPort": "99999",
+        "spark.forebay.agentPort": "65536",
     }
     before = {name: spark.conf.get(name, None) for name in wrong}
     for name, value in wrong.items():
@@ -260,7 +267,16 @@ def test_workers_without_forebay(spark, df, monkeypatch, tmp_path):
         hourly(df).agg(fb.count("*"))
 
 
-@pytest.mark.parametrize(("name", "value"), [("memoryMB", "lots"), ("instancesPerPartition", "0"), ("retainBatches", "1")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memoryMB", "lots"),
+        ("instancesPerPartition", "0"),
+        ("retainBatches", "1"),
+        ("agentPort", "65536"),
+        ("prometheusPort", "99999"),
+    ],
+)
 def test_settings_that_cannot_be_used(spark, df, name, value):
     spark.conf.set(f"spark.forebay.{name}", value)
     try:
@@ -332,10 +348,10 @@ def test_assigners_that_give_no_windows(spark, assigner, message):
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("readBatchRatio", "2", "read_batch_ratio is 2.0; it is a share"),
+        ("readBatchRatio", "2", r"spark\.forebay\.readBatchRatio is 2\.0; it is a share"),
         ("readBatchRatio", "much", "it must be a number"),
         ("maxSpaceAmplification", "1", "it must be more than 1"),
-        ("writeBufferMB", "100000", "must fit into memory_bytes"),
+        ("writeBufferMB", "100000", r"it is a part of spark\.forebay\.memoryMB, and must be at most 256"),
     ],
 )
 def test_settings_of_the_stores(df, spark, setting, value, message):
@@ -345,6 +361,30 @@ def test_settings_of_the_stores(df, spark, setting, value, message):
             hourly(df).agg(fb.count("*"))
     finally:
         spark.conf.unset(f"spark.forebay.{setting}")
+
+
+def test_a_name_that_is_no_setting_is_warned_of_once(spark, df, monkeypatch, caplog):
+    monkeypatch.setattr(conf, "_unknown", {})
+    names = ("spark.forebay.memoryMb", "spark.forebay.zzz", "spark.forebay.internal.whatever")
+    for name in names:
+        spark.conf.set(name, "64")
+    try:
+        with caplog.at_level(logging.WARNING, logger="forebay"):
+            for _ in range(2):
+                hourly(df).agg(fb.count("*"))
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+    near, far = caplog.messages
+    assert near.startswith("spark.forebay.memoryMb is no setting of forebay")
+    assert near.endswith("Did you mean spark.forebay.memoryMB?")
+    assert "memoryMB, prometheusPort" in far
+
+
+def test_all_settings_are_described():
+    described = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    table = described.partition("## Settings of Spark")[0]
+    assert set(re.findall(r"^\| `spark\.forebay\.(\w+)`", table, re.MULTILINE)) == set(conf.SETTINGS)
 
 
 def test_polars_is_not_imported_with_forebay():
