@@ -301,6 +301,38 @@ def test_a_state_directory_that_cannot_be_written(spark, df, directory, error):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: fb.count("*").alias(3), r"alias\(\) got 3; the name of a result column is a text"),
+        (lambda: fb.sum("n") / fb.count("*"), "an aggregate of forebay stands alone in agg"),
+        (lambda: 1 - fb.avg("n"), "avg is part of an expression"),
+        (lambda: fb.max("n") > 3, "fb.when says which results are emitted"),
+        (lambda: fb.explain(3), r"explain\(\) got 3; it takes a DataFrame"),
+        (lambda: fb.progress(3), r"progress\(\) got 3; it takes a query"),
+    ],
+)
+def test_calls_of_another_kind(make, message):
+    with pytest.raises(InvalidArgument, match=message):
+        make()
+
+
+def test_keys_in_lists(spark, df):
+    window = fb.window("timestamp", "1 hour")
+    keys = ["s", F.col("n") % 2]
+    listed = fb.groupBy(df, window, keys).agg(fb.count("*"))
+    assert listed.columns == fb.groupBy(df, window, *keys).agg(fb.count("*")).columns
+    patterns = fb.patterns(df, ["s"]).add("p", window, fb.count("*"), keys="n")
+    assert patterns.of("p").columns == ["window", "s", "n", "count(1)"]
+    with pytest.raises(InvalidArgument, match=r"groupBy\(\) got 3 for a key; a key is a column's name or a Column"):
+        fb.groupBy(df, window, 3)
+
+
+def test_conditions_are_not_for_one_pattern(df):
+    with pytest.raises(InvalidArgument, match=r"Filter what this pattern gives: \.of\('p'\)\.where"):
+        fb.patterns(df, "s").add("p", fb.window("timestamp", "1 hour"), fb.count("*"), fb.when("n > 1"))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
         (lambda: fb.count_window(0), "size is 0; it must be a whole number of rows"),
         (lambda: fb.count_window(5, 6), "slide 6 is larger than size 5"),
         (lambda: fb.global_window(everyRows=-1), "everyRows is -1"),
@@ -335,6 +367,11 @@ def test_windows_that_do_not_fit_the_stream(df, spark):
     ("assigner", "message"),
     [
         (lambda times: (times, times - 1), "a window whose end is before its start"),
+        (
+            lambda times: {}[3],
+            r"the assigner <lambda> of fb\.custom_window raised KeyError for \d+ instants: 3\. Correct it",
+        ),
+        pytest.param(lambda times: 3, "did not give two arrays", marks=pytest.mark.slow),
         pytest.param(lambda times: (times[:1], times[:1] + 1), "gave starts as int64 of shape", marks=pytest.mark.slow),
         pytest.param(lambda times: (times, times + 0.5), "gave ends as float64", marks=pytest.mark.slow),
     ],
