@@ -314,6 +314,14 @@ def test_calls_of_another_kind(make, message):
         make()
 
 
+def test_a_window_is_no_time(df):
+    counts = hourly(df, "s").agg(fb.count("*").alias("n"))
+    with pytest.raises(UnsupportedType, match=r'take its time: fb\.window\(F\.window_time\("window"\), "1 hour"\)'):
+        fb.groupBy(counts, fb.window("window", "1 day")).agg(fb.sum("n"))
+    days = fb.groupBy(counts, fb.window(F.window_time("window"), "1 day"), "s").agg(fb.median("n"))
+    assert days.columns == ["window", "s", "median(n)"]
+
+
 def test_keys_in_lists(spark, df):
     window = fb.window("timestamp", "1 hour")
     keys = ["s", F.col("n") % 2]

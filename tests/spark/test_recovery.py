@@ -198,7 +198,7 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
         (query(keys=["key", "k_int"]), "k_int"),
         (query(window=("30 seconds",)), "30 s, every 30 s"),
         (query(aggregates=[fb.collect_list("x")]), "collect_list(x)"),
-        (query(instances=3), "instancesPerPartition"),
+        (query(instances=3), "set spark.forebay.instancesPerPartition to 2"),
     ):
         message = failure(changed, checkpoint)
         assert "LayoutChanged: the state in" in message
