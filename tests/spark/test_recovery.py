@@ -297,6 +297,10 @@ def test_state_can_live_elsewhere(spark, stream, tmp_path):
         assert not (tmp_path / "ck" / "forebay").exists()
     finally:
         spark.conf.unset("spark.forebay.stateDirectory")
+    push_watermark(stream, 1)
+    message = failure(counts(stream.streaming("1 second")), tmp_path / "ck")
+    assert "VersionNotFound" in message
+    assert "set spark.forebay.stateDirectory as it was" in message
 
 
 def test_a_full_disk_stops_the_query_with_the_path(spark, stream, tmp_path):
