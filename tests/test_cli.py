@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pyarrow as pa
@@ -76,4 +77,18 @@ def test_an_error_is_one_line():
     program = [sys.executable, "-c", "from forebay.cli.app import main; main()"]
     done = subprocess.run([*program, "nexmark", "run", "q12"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stdout.startswith("error: q12 goes by the wall clock")
+    assert done.stderr.startswith("error: q12 goes by the wall clock")
+    assert not done.stdout
+
+
+def test_the_version():
+    result = CliRunner().invoke(app.app, ["--version"])
+    assert result.exit_code == 0
+    assert result.output == f"forebay {metadata.version('forebay')}\n"
+
+
+def test_a_number_of_rows_is_not_negative(tmp_path):
+    for option in ("--rows", "--batch"):
+        result = CliRunner().invoke(app.app, ["state", "read", str(tmp_path), option, "-1"], env={"COLUMNS": "200"})
+        assert result.exit_code == 2
+        assert f"Invalid value for '{option}'" in result.output

@@ -57,7 +57,7 @@ class ArithmeticOverflow(ForebayError, ArithmeticError):
 
 
 class ProcessorFailed(ForebayError):
-    """The processor of a buffer has raised an error.
+    """A user's function has raised an error: that of ``fb.apply``, the processor of a buffer, or a custom window's.
 
     Operator action: correct the function and start the query again. The last committed version is intact.
     """

@@ -199,7 +199,7 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path):
     (tmp_path / "experiment.toml").write_text('workload = "agregation"\n')
     done = subprocess.run([*PROGRAM, "run", str(tmp_path / "experiment.toml")], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    (line,) = done.stdout.splitlines()
+    (line,) = done.stderr.splitlines()
     assert "experiment.toml:1: workload is 'agregation'" in line
 
 

@@ -262,7 +262,7 @@ def test_an_error_of_a_report_is_exit_code_2(experiment, tmp_path):
     arguments = ["compare", str(experiment), "--stores", "berkeley", "--out", str(tmp_path / "report")]
     done = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "there is no store 'berkeley'" in done.stdout
+    assert "there is no store 'berkeley'" in done.stderr
     assert not (tmp_path / "report").exists()
 
 

@@ -83,3 +83,13 @@ def test_what_a_function_may_return(stream, tmp_path, function, message):
     result = fb.groupBy(stream.streaming("1 second"), fb.window("ts", "10 seconds")).agg(fb.apply(function, "u long"))
     with pytest.raises(StreamingQueryException, match=message):
         run(result, tmp_path, "wrong")
+
+
+def test_a_function_that_raises_is_named_with_the_key(stream, tmp_path):
+    def picky(key, rows):
+        raise KeyError("no such thing")
+
+    result = fb.groupBy(stream.streaming("1 second"), fb.window("ts", "10 seconds"), "key").agg(fb.apply(picky, "u long"))
+    message = r"the function picky of fb\.apply raised KeyError for the \d+ rows of the key \(\d+,\)"
+    with pytest.raises(StreamingQueryException, match=message):
+        run(result, tmp_path, "picky")

@@ -2,9 +2,11 @@
 
 import datetime
 import logging
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
@@ -18,6 +20,7 @@ from forebay.errors import (
     UnsupportedConfiguration,
     UnsupportedType,
 )
+from forebay.spark.driver import conf
 from forebay.spark.driver.binding import analysis
 
 
@@ -215,6 +218,10 @@ def test_all_settings_that_are_wrong_are_named_at_once(spark, df):
         "spark.sql.streaming.stateStore.providerClass": "org.example.Other",
         "spark.forebay.memoryMB": "much",
         "spark.forebay.durability": "none",
+        "spark.forebay.readBatchRatio": "2",
+        "spark.forebay.maxSpaceAmplification": "1",
+        "spark.forebay.prometheusPort": "99999",
+        "spark.forebay.agentPort": "65536",
     }
     before = {name: spark.conf.get(name, None) for name in wrong}
     for name, value in wrong.items():
@@ -260,7 +267,16 @@ def test_workers_without_forebay(spark, df, monkeypatch, tmp_path):
         hourly(df).agg(fb.count("*"))
 
 
-@pytest.mark.parametrize(("name", "value"), [("memoryMB", "lots"), ("instancesPerPartition", "0"), ("retainBatches", "1")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memoryMB", "lots"),
+        ("instancesPerPartition", "0"),
+        ("retainBatches", "1"),
+        ("agentPort", "65536"),
+        ("prometheusPort", "99999"),
+    ],
+)
 def test_settings_that_cannot_be_used(spark, df, name, value):
     spark.conf.set(f"spark.forebay.{name}", value)
     try:
@@ -280,6 +296,46 @@ def test_a_state_directory_that_cannot_be_written(spark, df, directory, error):
             hourly(df).agg(fb.count("*"))
     finally:
         spark.conf.unset("spark.forebay.stateDirectory")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fb.count("*").alias(3), r"alias\(\) got 3; the name of a result column is a text"),
+        (lambda: fb.sum("n") / fb.count("*"), "an aggregate of forebay stands alone in agg"),
+        (lambda: 1 - fb.avg("n"), "avg is part of an expression"),
+        (lambda: fb.max("n") > 3, "fb.when says which results are emitted"),
+        (lambda: fb.explain(3), r"explain\(\) got 3; it takes a DataFrame"),
+        (lambda: fb.progress(3), r"progress\(\) got 3; it takes a query"),
+    ],
+)
+def test_calls_of_another_kind(make, message):
+    with pytest.raises(InvalidArgument, match=message):
+        make()
+
+
+def test_a_window_is_no_time(df):
+    counts = hourly(df, "s").agg(fb.count("*").alias("n"))
+    with pytest.raises(UnsupportedType, match=r'take its time: fb\.window\(F\.window_time\("window"\), "1 hour"\)'):
+        fb.groupBy(counts, fb.window("window", "1 day")).agg(fb.sum("n"))
+    days = fb.groupBy(counts, fb.window(F.window_time("window"), "1 day"), "s").agg(fb.median("n"))
+    assert days.columns == ["window", "s", "median(n)"]
+
+
+def test_keys_in_lists(spark, df):
+    window = fb.window("timestamp", "1 hour")
+    keys = ["s", F.col("n") % 2]
+    listed = fb.groupBy(df, window, keys).agg(fb.count("*"))
+    assert listed.columns == fb.groupBy(df, window, *keys).agg(fb.count("*")).columns
+    patterns = fb.patterns(df, ["s"]).add("p", window, fb.count("*"), keys="n")
+    assert patterns.of("p").columns == ["window", "s", "n", "count(1)"]
+    with pytest.raises(InvalidArgument, match=r"groupBy\(\) got 3 for a key; a key is a column's name or a Column"):
+        fb.groupBy(df, window, 3)
+
+
+def test_conditions_are_not_for_one_pattern(df):
+    with pytest.raises(InvalidArgument, match=r"Filter what this pattern gives: \.of\('p'\)\.where"):
+        fb.patterns(df, "s").add("p", fb.window("timestamp", "1 hour"), fb.count("*"), fb.when("n > 1"))
 
 
 @pytest.mark.parametrize(
@@ -319,6 +375,11 @@ def test_windows_that_do_not_fit_the_stream(df, spark):
     ("assigner", "message"),
     [
         (lambda times: (times, times - 1), "a window whose end is before its start"),
+        (
+            lambda times: {}[3],
+            r"the assigner <lambda> of fb\.custom_window raised KeyError for \d+ instants: 3\. Correct it",
+        ),
+        pytest.param(lambda times: 3, "did not give two arrays", marks=pytest.mark.slow),
         pytest.param(lambda times: (times[:1], times[:1] + 1), "gave starts as int64 of shape", marks=pytest.mark.slow),
         pytest.param(lambda times: (times, times + 0.5), "gave ends as float64", marks=pytest.mark.slow),
     ],
@@ -332,10 +393,10 @@ def test_assigners_that_give_no_windows(spark, assigner, message):
 @pytest.mark.parametrize(
     ("setting", "value", "message"),
     [
-        ("readBatchRatio", "2", "read_batch_ratio is 2.0; it is a share"),
+        ("readBatchRatio", "2", r"spark\.forebay\.readBatchRatio is 2\.0; it is a share"),
         ("readBatchRatio", "much", "it must be a number"),
         ("maxSpaceAmplification", "1", "it must be more than 1"),
-        ("writeBufferMB", "100000", "must fit into memory_bytes"),
+        ("writeBufferMB", "100000", r"it is a part of spark\.forebay\.memoryMB, and must be at most 256"),
     ],
 )
 def test_settings_of_the_stores(df, spark, setting, value, message):
@@ -345,6 +406,30 @@ def test_settings_of_the_stores(df, spark, setting, value, message):
             hourly(df).agg(fb.count("*"))
     finally:
         spark.conf.unset(f"spark.forebay.{setting}")
+
+
+def test_a_name_that_is_no_setting_is_warned_of_once(spark, df, monkeypatch, caplog):
+    monkeypatch.setattr(conf, "_unknown", {})
+    names = ("spark.forebay.memoryMb", "spark.forebay.zzz", "spark.forebay.internal.whatever")
+    for name in names:
+        spark.conf.set(name, "64")
+    try:
+        with caplog.at_level(logging.WARNING, logger="forebay"):
+            for _ in range(2):
+                hourly(df).agg(fb.count("*"))
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+    near, far = caplog.messages
+    assert near.startswith("spark.forebay.memoryMb is no setting of forebay")
+    assert near.endswith("Did you mean spark.forebay.memoryMB?")
+    assert "memoryMB, prometheusPort" in far
+
+
+def test_all_settings_are_described():
+    described = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    table = described.partition("## Settings of Spark")[0]
+    assert set(re.findall(r"^\| `spark\.forebay\.(\w+)`", table, re.MULTILINE)) == set(conf.SETTINGS)
 
 
 def test_polars_is_not_imported_with_forebay():

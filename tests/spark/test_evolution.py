@@ -16,6 +16,7 @@ from forebay.errors import CorruptState, InvalidArgument
 from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
+from forebay.state.layout import changed as error_of
 from forebay.state.layout import history as history_of
 from forebay.state.places import Root
 
@@ -372,3 +373,16 @@ def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tm
         assert "LayoutChanged: the state in" in str(caught.value)
         assert named in str(caught.value)
     assert fb.progress(run(query(fb.sum("i"), fb.sum("dec")), tmp_path)).rowsIn > 0
+
+
+def test_what_differs_is_named_as_it_is_set(tmp_path):
+    begun = {"window": "w", "instancesPerPartition": 2, "aggregates": {}}
+    now = {"window": "w", "virtualNodes": 8, "aggregates": {}, "outputMode": "update", "firing": "every 60 s"}
+    told = str(error_of(Root(tmp_path), begun, now))
+    assert "outputMode: the checkpoint has append, the query now has update" in told
+    assert "firing: the checkpoint has none, the query now has every 60 s" in told
+    assert "the query now has none; set spark.forebay.instancesPerPartition to 2" in told
+    assert "the query now has 8; unset spark.forebay.virtualNodes" in told
+    told = str(error_of(Root(tmp_path), now, begun))
+    assert "the checkpoint was begun with 8, the query now has none; set spark.forebay.virtualNodes to 8" in told
+    assert "instancesPerPartition" not in told

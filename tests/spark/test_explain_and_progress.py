@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import forebay as fb
+from forebay.errors import InvalidArgument, StateDirectoryError
 
 
 @pytest.fixture
@@ -42,6 +43,22 @@ def test_progress_adds_up():
 def test_explain_of_another_plan(ticks, capsys):
     fb.explain(ticks)
     assert "no operator of forebay in this plan" in capsys.readouterr().out
+
+
+def test_progress_of_queries_of_which_nothing_is_known(spark, ticks, tmp_path):
+    other = ticks.writeStream.format("noop").queryName("other").option("checkpointLocation", str(tmp_path / "ck")).start()
+    try:
+        with pytest.raises(InvalidArgument, match="the query other has no operator of forebay that keeps state"):
+            fb.progress(other)
+    finally:
+        other.stop()
+    spark.range(9).selectExpr("timestamp_seconds(id) t").write.parquet(str(tmp_path / "in"))
+    rows = spark.readStream.schema("t timestamp").parquet(str(tmp_path / "in")).withWatermark("t", "1 second")
+    counted = fb.groupBy(rows, fb.window("t", "3 seconds")).agg(fb.count("*"))
+    gone = counted.writeStream.format("memory").queryName("gone").trigger(availableNow=True).start()
+    gone.awaitTermination()
+    with pytest.raises(StateDirectoryError, match="of the query gone does not exist any more"):
+        fb.progress(gone)
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
         (query(keys=["key", "k_int"]), "k_int"),
         (query(window=("30 seconds",)), "30 s, every 30 s"),
         (query(aggregates=[fb.collect_list("x")]), "collect_list(x)"),
-        (query(instances=3), "instancesPerPartition"),
+        (query(instances=3), "set spark.forebay.instancesPerPartition to 2"),
     ):
         message = failure(changed, checkpoint)
         assert "LayoutChanged: the state in" in message
@@ -297,6 +297,10 @@ def test_state_can_live_elsewhere(spark, stream, tmp_path):
         assert not (tmp_path / "ck" / "forebay").exists()
     finally:
         spark.conf.unset("spark.forebay.stateDirectory")
+    push_watermark(stream, 1)
+    message = failure(counts(stream.streaming("1 second")), tmp_path / "ck")
+    assert "VersionNotFound" in message
+    assert "set spark.forebay.stateDirectory as it was" in message
 
 
 def test_a_full_disk_stops_the_query_with_the_path(spark, stream, tmp_path):

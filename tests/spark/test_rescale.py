@@ -184,6 +184,9 @@ def test_what_is_refused(spark, stream, tmp_path):
     fb.rescale(str(checkpoint), 2)  # which it has
 
 
+_UNSET = "virtualNodes: the checkpoint was begun without it, the query now has 8; unset spark.forebay.virtualNodes"
+
+
 @pytest.mark.slow
 def test_queries_that_cannot_be_rescaled(spark, stream, tmp_path):
     df, arrive = a_file_at_a_time(stream, tmp_path)
@@ -203,7 +206,7 @@ def test_queries_that_cannot_be_rescaled(spark, stream, tmp_path):
         fb.rescale(str(tmp_path / "unset"), 4)
     spark.conf.set("spark.forebay.virtualNodes", "8")
     arrive(1)
-    with pytest.raises(StreamingQueryException, match="virtualNodes: the checkpoint has None, the query now has 8"):
+    with pytest.raises(StreamingQueryException, match=_UNSET):
         run(operators(df)["sliding"], tmp_path / "unset", "unset out")
     run(operators(df)["tumbling"].limit(1000), tmp_path / "limited", "limited out")
     with pytest.raises(UnsupportedConfiguration, match="Spark cannot rescale the state of globalLimit"):

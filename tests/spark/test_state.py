@@ -76,8 +76,19 @@ def test_a_micro_batch_that_is_kept_and_one_that_is_not(spark, checkpoint):
     source = spark.read.format("forebay-state")
     whole = source.option("batchId", last).load(str(path)).count()
     assert source.option("batchId", last - 1).load(str(path)).count() < whole
-    with opened(str(path)) as operators, pytest.raises(InvalidArgument, match="no version of micro-batch 0 any more"):
-        operators[0].chosen(0)
+    newest = max(int(commit.name) for commit in (path / "commits").iterdir() if commit.name.isdigit())
+    for place in (path, path / "forebay"):
+        with opened(str(place)) as operators:
+            operators[0].chosen(newest)
+            for batch in (0, newest + 1):
+                there = rf"micro-batch {batch}, but as of those from \d+ to {newest}\. "
+                with pytest.raises(InvalidArgument, match=there):
+                    operators[0].chosen(batch)
+    with pytest.raises(Exception, match=f"micro-batch 99, but as of those from .* to {newest}"):
+        source.option("batchId", 99).load(str(path)).count()
+    for command in ("read", "show"):
+        result = CliRunner().invoke(app, ["state", command, str(path), "--batch", "99"])
+        assert isinstance(result.exception, InvalidArgument)
 
 
 def test_damage_is_found(checkpoint):
@@ -112,7 +123,11 @@ def test_a_file_that_cannot_be_written(checkpoint, tmp_path):
 
 
 def test_a_place_without_state(tmp_path):
-    with pytest.raises(InvalidArgument, match="has no state of forebay"), opened(str(tmp_path)):
+    with pytest.raises(InvalidArgument, match=r"has no state of forebay\. Name the checkpoint"), opened(str(tmp_path)):
+        pass
+    (tmp_path / "metadata").write_text('{"id":"6a1f"}')
+    elsewhere = r"spark\.forebay\.stateDirectory, name STATE_DIRECTORY/6a1f"
+    with pytest.raises(InvalidArgument, match=elsewhere), opened(str(tmp_path)):
         pass
 
 

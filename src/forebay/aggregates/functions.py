@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay.aggregates.bound import COUNTED
 from forebay.errors import InvalidArgument
@@ -43,7 +43,21 @@ class Aggregate:
 
     def alias(self, name: str) -> Aggregate:
         """The same aggregate with another name for its result column."""
+        if not isinstance(name, str):
+            raise InvalidArgument(f"alias() got {name!r}; the name of a result column is a text")
         return replace(self, name=name)
+
+    def _computed_with(self, other: object) -> NoReturn:
+        """An aggregate is no Column."""
+        raise InvalidArgument(
+            f"{self.function} is part of an expression, and an aggregate of forebay stands alone in agg(). Compute with the "
+            'results: agg(fb.sum("x").alias("s"), fb.count("*").alias("n")).select("window", F.col("s") / F.col("n")). '
+            "fb.when says which results are emitted."
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _computed_with
+    __mod__ = __rmod__ = __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = _computed_with
+    __lt__ = __le__ = __gt__ = __ge__ = _computed_with
 
 
 @dataclass(frozen=True)

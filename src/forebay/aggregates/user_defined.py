@@ -14,7 +14,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import ForebayError, InvalidArgument
+from forebay.errors import ForebayError, InvalidArgument, ProcessorFailed
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,14 @@ class UserFunction:
         """
         for (start, *key), group in rows.group_by([window, *keys], maintain_order=True):
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
-            value = self.function(tuple(key), table_of(shown, self.library))
+            try:
+                value = self.function(tuple(key), table_of(shown, self.library))
+            except Exception as error:
+                raise ProcessorFailed(
+                    f"the function {name_of(self.function)} of fb.apply raised {type(error).__name__} for the "
+                    f"{group.height} rows of the key {tuple(key)!r} in a window: {error}. "
+                    "Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
+                ) from error
             table = returned(value, self.schema, name_of(self.function), "fb.apply")
             if table.num_rows:
                 first = group.head(1).select(keys).to_arrow(compat_level=pl.CompatLevel.oldest())

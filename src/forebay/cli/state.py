@@ -17,12 +17,15 @@ from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from forebay.state.inspection import InstanceState, OperatorState
+    from forebay.store.manifest import Manifest
 
 state = typer.Typer(no_args_is_help=True, help="What the state of a query holds. Only `rescale` changes anything.")
 
 Location = Annotated[str, typer.Argument(help="The checkpoint location of a query, or its state directory: a path or URL.")]
 Id = Annotated[str | None, typer.Option("--operator", help="The operator, as `list` names it, if there are several.")]
-Batch = Annotated[int | None, typer.Option(help="The micro-batch after which state is shown; the newest unless given.")]
+Batch = Annotated[
+    int | None, typer.Option(help="The micro-batch after which state is shown; the newest unless given.", min=0)
+]
 
 
 @state.command("list")
@@ -71,7 +74,7 @@ def read(
     location: Location,
     operator: Id = None,
     batch: Batch = None,
-    rows: Annotated[int, typer.Option(help="How many rows to print.")] = 20,
+    rows: Annotated[int, typer.Option(help="How many rows to print.", min=0)] = 20,
 ) -> None:
     """Print rows of the state."""
     import itertools
@@ -140,8 +143,7 @@ def rescale_(
 
 def _slices(operator: OperatorState, batch: int | None) -> Table:
     totals: dict[int, list[int]] = {}
-    for instance in operator.instances:
-        manifest = instance.at(batch)
+    for _, manifest in operator.manifests(batch):
         for extent in manifest.extents if manifest else ():
             total = totals.setdefault(extent.group, [0, 0, 0])
             for place, more in enumerate((extent.rows, extent.length, 1)):
@@ -157,8 +159,7 @@ def _patterns(operator: OperatorState, batch: int | None) -> Table:
     from forebay.store.manifest import INDEXES
 
     totals: dict[str, list[int]] = {}
-    for instance in operator.instances:
-        manifest = instance.at(batch)
+    for _, manifest in operator.manifests(batch):
         for extent in manifest.extents if manifest else ():
             total = totals.setdefault(extent.part, [0, 0])
             total[0] += extent.rows if extent.group < INDEXES else 0
@@ -171,13 +172,12 @@ def _patterns(operator: OperatorState, batch: int | None) -> Table:
 
 def _windows(operator: OperatorState, batch: int | None) -> Table:
     table = Table("vnode", "open windows", "absorbed by others", "next end", "last end", "next ETT")
-    for instance in operator.instances:
-        table.add_row(str(instance.vnode), *_window_facts(instance, batch))
+    for instance, manifest in operator.manifests(batch):
+        table.add_row(str(instance.vnode), *_window_facts(instance, manifest))
     return table
 
 
-def _window_facts(instance: InstanceState, batch: int | None) -> list[str]:
-    manifest = instance.at(batch)
+def _window_facts(instance: InstanceState, manifest: Manifest | None) -> list[str]:
     if manifest is None or manifest.version is None:
         return ["none"]
     index = instance.unaligned(manifest.version).index

@@ -11,6 +11,9 @@ from forebay.errors import InvalidArgument
 
 console = Console()
 
+errors = Console(stderr=True)
+"""Where errors are printed, apart from what a command was asked for."""
+
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C, as a shell gives it."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from forebay.cli.terminal import console
+from forebay.cli.terminal import console, errors
 
 
 def warmup() -> None:
@@ -28,7 +28,7 @@ def warmup() -> None:
     for place in sorted(place for place in places if place is not None):
         console.print(f"kept in {escape(str(place))}", soft_wrap=True)
     if None in places:
-        console.print(
+        errors.print(
             "[red]error:[/red] nowhere can compiled code be kept, so each worker compiles for itself. Let this user write "
             "to the package, to its home or to TMPDIR, or set NUMBA_CACHE_DIR to a directory of its own.",
             soft_wrap=True,

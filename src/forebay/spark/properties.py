@@ -1,9 +1,10 @@
 """What a query's driver tells its tasks, by properties of the query's own session, which Spark hands to every task."""
 
 PREFIX = "spark.forebay."
+INTERNAL = PREFIX + "internal."
 
-CHECKPOINT = PREFIX + "internal.checkpointLocation"
-REFUSED = PREFIX + "internal.refused"
-DIRECTORIES = PREFIX + "internal.directories"
-BEGUN_WITHOUT = PREFIX + "internal.begunWithout"
-OUTPUT_MODE = PREFIX + "internal.outputMode"
+CHECKPOINT = INTERNAL + "checkpointLocation"
+REFUSED = INTERNAL + "refused"
+DIRECTORIES = INTERNAL + "directories"
+BEGUN_WITHOUT = INTERNAL + "begunWithout"
+OUTPUT_MODE = INTERNAL + "outputMode"

@@ -6,6 +6,7 @@ Behind ``forebay state`` and ``spark.read.format("forebay-state")``.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -92,6 +93,12 @@ class InstanceState:
             )
         return None
 
+    def kept(self) -> Iterator[Manifest]:
+        """The versions that can be read, oldest first."""
+        for version in self.versions:
+            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+                yield self.manifest(version)
+
     def tables(self, version: Version) -> Iterator[pl.DataFrame]:
         """The rows of a version with ``vnode`` and the bounds of their windows, ``start`` and ``end``, some at a time.
 
@@ -164,6 +171,8 @@ class OperatorState:
     root: Root
     id: str
     layout: Layout
+    committed: int = -1
+    """The last micro-batch that the checkpoint has, where that is known; -1 where it is not."""
 
     @property
     def aligned(self) -> bool:
@@ -194,8 +203,33 @@ class OperatorState:
 
     def chosen(self, batch: int | None = None) -> list[tuple[InstanceState, Version]]:
         """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""
-        manifests_ = [(instance, instance.at(batch)) for instance in self.instances]
-        return [(instance, found.version) for instance, found in manifests_ if found and found.version]
+        return [(instance, found.version) for instance, found in self.manifests(batch) if found and found.version]
+
+    def manifests(self, batch: int | None = None) -> list[tuple[InstanceState, Manifest | None]]:
+        """Each instance with the manifest that a micro-batch left, the newest unless given.
+
+        Raises
+        ------
+        InvalidArgument
+            If there is no such micro-batch, or its versions are not kept any more.
+        """
+        if batch is not None:
+            self._require(batch)
+        return [(instance, instance.at(batch)) for instance in self.instances]
+
+    def _require(self, batch: int) -> None:
+        """`InvalidArgument` unless the state that a micro-batch left can be read."""
+        oldest, newest = 0, self.committed
+        for instance in self.instances:
+            kept = [found.batch for found in instance.kept() if found.batch is not None]
+            newest = max(newest, *kept, -1)
+            if kept and next(iter(instance.versions)).number > 1:  # what came before has been collected
+                oldest = max(oldest, kept[0])
+        if not oldest <= batch <= newest:
+            raise InvalidArgument(
+                f"the state of {self.id} is not there as of micro-batch {batch}, but as of those from {oldest} to {newest}. "
+                "Name one of these; spark.forebay.retainBatches says how many are kept."
+            )
 
     def read(self, batch: int | None = None) -> Iterator[pa.RecordBatch]:
         """All rows after a micro-batch, the newest unless given, some at a time and with the same columns."""
@@ -254,18 +288,40 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
     mounted = path_of(location)
     with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
         root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
+        checkpoint = Root(mounted.parent) if mounted is not None and mounted.name == DIRECTORY else root
         for candidate in (root.within(DIRECTORY), root):
-            found = operators(candidate)
+            found = operators(candidate, _committed(checkpoint))
             if found:
                 yield found
                 return
-        raise InvalidArgument(f"{location} has no state of forebay; name the checkpoint location of a query")
+        raise InvalidArgument(f"{location} has no state of forebay. {_elsewhere(root)}")
 
 
-def operators(root: Root) -> list[OperatorState]:
-    """The operators whose state a root has."""
+def _committed(checkpoint: Root) -> int:
+    """The last micro-batch in Spark's commit log, -1 if there is none."""
+    return max((int(name) for name in checkpoint.within("commits").safe.names() if name.isdigit()), default=-1)
+
+
+def _elsewhere(root: Root) -> str:
+    """Where the state may be of a query whose checkpoint location has none."""
+    try:
+        query = str(json.loads(root.safe.read("metadata"))["id"])
+    except (OSError, ForebayError, ValueError, KeyError, TypeError):
+        return (
+            "Name the checkpoint location of a query; if the query had spark.forebay.stateDirectory, name the directory "
+            "there that has the query's id for its name."
+        )
+    return (
+        "It is the checkpoint location of a query, whose state is elsewhere: if the query had spark.forebay.stateDirectory, "
+        f"name STATE_DIRECTORY/{query} with that directory; if it had spark.forebay.durability=local, the state is on its "
+        "nodes alone."
+    )
+
+
+def operators(root: Root, committed: int = -1) -> list[OperatorState]:
+    """The operators whose state a root has; ``committed`` is as in `OperatorState`."""
     ids = sorted(name for name in root.safe.directories() if filenames.is_layout(name))
-    return [OperatorState(root.within(name), name, layouts.history(root, name)[-1]) for name in ids]
+    return [OperatorState(root.within(name), name, layouts.history(root, name)[-1], committed) for name in ids]
 
 
 def one(found: list[OperatorState], id_: str | None) -> OperatorState:

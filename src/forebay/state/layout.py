@@ -33,6 +33,12 @@ KIND, IDENTITY = "kind", "identity"
 VNODES = "virtualNodes"
 """What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
 
+_SETTINGS = ("instancesPerPartition", VNODES)
+"""What a layout has of the settings under ``spark.forebay``."""
+
+_ABSENT = {"outputMode": "append"}
+"""What it means that a layout lacks something, where that is not nothing."""
+
 SPREAD = "spread"
 """What a layout has if virtual nodes take turns at windows, where there are no keys to tell rows apart."""
 
@@ -158,7 +164,7 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
 def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     """The error for state of a layout under a query that now has another one."""
     differences = "".join(
-        f"\n  {name}: the checkpoint has {_shown(before.get(name))}, the query now has {_shown(layout.get(name))}"
+        _difference(name, before.get(name), layout.get(name))
         for name in sorted({*before, *layout} - {*_ADDED})
         if before.get(name) != layout.get(name)
     )
@@ -169,11 +175,26 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     )
 
 
+def _difference(name: str, before: Any, now: Any) -> str:
+    """How something that a layout has differs; of a setting, also what to set."""
+    if name not in _SETTINGS:
+        absent = _ABSENT.get(name, "none")
+        return f"\n  {name}: the checkpoint has {_shown(before, absent)}, the query now has {_shown(now, absent)}"
+    if before is None and name != VNODES:  # what is set is the number of virtual nodes, of which the line of that tells
+        return ""
+    conf = f"spark.forebay.{name}"
+    advice = f"unset {conf}" if before is None else f"set {conf} to {before}"
+    had = "begun without it" if before is None else f"begun with {before}"
+    return f"\n  {conf}: the checkpoint was {had}, the query now has {_shown(now, 'none')}; {advice}"
+
+
 def _is_join(text: str) -> bool:
     return text.startswith(JOIN)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, absent: str) -> str:
+    if value is None:
+        return absent
     if not isinstance(value, dict):
         return str(value)
     read = {text: ", ".join(f"{name} {kind}" for name, kind in columns.items()) for text, columns in value.items()}

@@ -116,7 +116,8 @@ def read(directory: Path, version: Version) -> Manifest:
     except FileNotFoundError as error:
         raise VersionNotFound(
             f"{path} does not exist, though Spark's checkpoint names this version. The state directory and the "
-            "checkpoint are one unit: restore both from the same copy, or start with a new checkpoint location."
+            "checkpoint are one unit: restore both from the same copy, or set spark.forebay.stateDirectory as it was, or "
+            "start with a new checkpoint location."
         ) from error
     except OSError as error:
         raise StateDirectoryError(f"cannot read {path}: {error.strerror}") from error

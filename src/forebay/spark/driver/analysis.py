@@ -111,10 +111,15 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
 
 def require_timestamp(field: T.StructField) -> None:
     """`UnsupportedType` unless a time column is a timestamp."""
+    if isinstance(field.dataType, T.StructType):
+        raise UnsupportedType(
+            f"the time column {field.name} is a {field.dataType.simpleString()}; a timestamp is needed. Of the window of "
+            f'another result take its time: fb.window(F.window_time("{field.name}"), "1 hour").'
+        )
     if not isinstance(field.dataType, _TIMESTAMPS):
         raise UnsupportedType(
             f"the time column {field.name} is a {field.dataType.simpleString()}; a timestamp is needed. "
-            "Convert it with pyspark.sql.functions.to_timestamp before withWatermark; of a window take window_time."
+            "Convert it with pyspark.sql.functions.to_timestamp before withWatermark."
         )
 
 

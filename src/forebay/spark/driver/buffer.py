@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
-from forebay.spark.driver.columns import quoted, text_of
+from forebay.spark.driver.columns import Keys, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
 from forebay.spark.driver.inputs import Inputs, require_supported
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def buffer(
     df: DataFrame,
-    *keys: Column | str,
+    *keys: Keys,
     interval: Duration | None = None,
     maxRows: int = 100_000,
     maxBytes: int = 16 << 20,
@@ -49,7 +49,7 @@ def buffer(
     df : DataFrame
         A stream, or a batch DataFrame, of which all rows go on at its end.
     *keys : Column or str
-        Key columns or expressions. NULL is a key like any other.
+        Key columns or expressions, or lists of them. NULL is a key like any other.
     interval : str or timedelta, optional
         How long rows wait at most, for example ``"10 seconds"``. Spark then runs micro-batches all the time, data or not,
         so ``trigger(availableNow=True)`` does not end by itself. Give the watermark after the buffer, with a delay that is
@@ -94,14 +94,15 @@ def buffer(
     <BLANKLINE>
     """
     require_classic("buffer()", df)
-    if not keys:
+    named = keys_of("buffer()", keys)
+    if not named:
         raise InvalidArgument("buffer() needs at least one key: it says which rows go on together, in their order")
     for name, bound in (("maxRows", maxRows), ("maxBytes", maxBytes)):
         if not isinstance(bound, int) or bound < 1:
             raise InvalidArgument(f"buffer() got {name}={bound!r}; a bound is a positive integer")
     if processor is None and schema is not None:
         raise InvalidArgument("buffer() got a schema without a processor; without one, rows keep their columns")
-    require_columns(df, keys)
+    require_columns(df, named)
     conf = ready(df)
     fields = T.StructType(_fields(schema)) if schema is not None else df.schema
     for field in fields:
@@ -109,7 +110,7 @@ def buffer(
     wait = None if interval is None else microseconds(df.sparkSession, "interval", interval)
     if wait is not None and wait <= 0:
         raise InvalidArgument(f"interval {interval!r} is not positive; leave it out for a buffer within each micro-batch")
-    return _bound(df, conf, keys, wait, maxRows, maxBytes, processor, fields)
+    return _bound(df, conf, named, wait, maxRows, maxBytes, processor, fields)
 
 
 def _bound(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +11,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
+
+Keys = Column | str | list[Column | str] | tuple[Column | str, ...]
+"""What a call takes for keys: one, or several in a list."""
 
 _LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
 """The variables of a function, which Spark numbers from the first one of the session on."""
@@ -66,6 +69,19 @@ def _binaries(node: Any) -> Iterator[bytes]:
         children = node.children()
         for place in range(children.size()):
             yield from _binaries(children.apply(place))
+
+
+def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
+    """The keys that a call got, one by one or in lists, as Spark takes them; ``caller`` names the call in errors."""
+    found: list[Column | str] = []
+    for key in keys:
+        if isinstance(key, list | tuple):
+            found += keys_of(caller, key)
+        elif isinstance(key, str | Column):
+            found.append(key)
+        else:
+            raise InvalidArgument(f"{caller} got {key!r} for a key; a key is a column's name or a Column")
+    return tuple(found)
 
 
 def quoted(name: str) -> str:

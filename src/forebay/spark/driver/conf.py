@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 import os
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
 from forebay.spark.driver.capture import CAPTURE
 from forebay.spark.driver.configure import PROVIDER, ROCKSDB, STATIC, missing
-from forebay.spark.properties import PREFIX
+from forebay.spark.properties import INTERNAL, PREFIX
 from forebay.state.places import Durability, Place, local_path
 from forebay.store.archive import archive_at
 from forebay.store.options import Options
@@ -32,9 +33,37 @@ WATERMARK = "spark.watermarkDelayMs"
 MOST_VNODES = 1 << 12
 """More virtual nodes than that would only cost time."""
 
+MOST_PORTS = (1 << 16) - 1
+"""The highest port of a host."""
+
 _log = logging.getLogger("forebay")
 
+SETTINGS = (
+    "agentPort",
+    "captureTrace",
+    "copyMBPerSecond",
+    "durability",
+    "handover",
+    "instancesPerPartition",
+    "keptMB",
+    "localDirectory",
+    "maxSpaceAmplification",
+    "memoryMB",
+    "prometheusPort",
+    "readBatchRatio",
+    "replicas",
+    "retainBatches",
+    "stateDirectory",
+    "uploadBehind",
+    "virtualNodes",
+    "writeBufferMB",
+)
+"""All settings there are, without their prefix."""
+
 _advised: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+_unknown: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
+"""The names that are no settings of which a session has been warned."""
 
 Setting = TypeVar("Setting")
 
@@ -104,6 +133,7 @@ class Conf:
         ``streaming`` says whether it is to run over a stream, which needs more.
         """
         problems: list[ForebayError] = []
+        _warn_of_unknown(session)
 
         def read(reader: Callable[..., Setting], *arguments: Any) -> Setting:
             try:
@@ -128,17 +158,15 @@ class Conf:
             replicas=read(_integer, "replicas", cls.replicas, 1),
             upload_behind=read(_choice, "uploadBehind", "true", "false") == "true",
             copy_mb_per_second=read(_integer, "copyMBPerSecond", cls.copy_mb_per_second, 1),
-            agent_port=read(_integer, "agentPort", cls.agent_port, 0),
+            agent_port=read(_integer, "agentPort", cls.agent_port, 0, MOST_PORTS),
             handover=read(_choice, "handover", "auto", "manual"),
-            write_buffer_mb=read(_integer, "writeBufferMB", 0, 0) or None,
+            write_buffer_mb=read(_write_buffer, cls.memory_mb) or None,
             kept_mb=read(_integer, "keptMB", 0, 0) or None,
-            read_batch_ratio=read(_number, "readBatchRatio", cls.read_batch_ratio),
-            max_space_amplification=read(_number, "maxSpaceAmplification", cls.max_space_amplification),
-            prometheus_port=read(_integer, "prometheusPort", 0, 0) or None,
+            read_batch_ratio=read(_share, "readBatchRatio", cls.read_batch_ratio),
+            max_space_amplification=read(_amplification, "maxSpaceAmplification", cls.max_space_amplification),
+            prometheus_port=read(_integer, "prometheusPort", 0, 0, MOST_PORTS) or None,
             capture_trace=read(_capture_trace) if streaming else None,
         )
-        if not problems:
-            read(lambda _: conf.options)
         if len(problems) == 1:
             raise problems[0]
         if problems:
@@ -147,18 +175,15 @@ class Conf:
 
     @property
     def options(self) -> Options:
-        """The limits of one store instance; `UnsupportedConfiguration` for values that no store can keep."""
-        try:
-            return Options(
-                memory_bytes=self.memory_mb << 20,
-                retain_versions=self.retain_batches,
-                write_buffer_bytes=(self.write_buffer_mb or 0) << 20,
-                kept_bytes=(self.kept_mb or 0) << 20,
-                read_batch_ratio=self.read_batch_ratio,
-                max_space_amplification=self.max_space_amplification,
-            )
-        except ValueError as error:
-            raise UnsupportedConfiguration(f"{error} (settings under {PREFIX})") from error
+        """The limits of one store instance."""
+        return Options(
+            memory_bytes=self.memory_mb << 20,
+            retain_versions=self.retain_batches,
+            write_buffer_bytes=(self.write_buffer_mb or 0) << 20,
+            kept_bytes=(self.kept_mb or 0) << 20,
+            read_batch_ratio=self.read_batch_ratio,
+            max_space_amplification=self.max_space_amplification,
+        )
 
 
 def require_classic(name: str, df: DataFrame) -> None:
@@ -195,6 +220,29 @@ def _require_rocksdb(session: SparkSession) -> None:
             "fb.configure(SparkSession.builder), or set them before the query is started:\n%s",
             _calls(absent),
         )
+
+
+def _warn_of_unknown(session: SparkSession) -> None:
+    """A warning of each name under our prefix that is no setting, once for each session."""
+    warned = _unknown.setdefault(session, set())
+    for name in sorted(session.conf.getAll):
+        if (
+            not name.startswith(PREFIX)
+            or name.startswith(INTERNAL)
+            or name.removeprefix(PREFIX) in SETTINGS
+            or name in warned
+        ):
+            continue
+        warned.add(name)
+        nearest = _nearest(name.removeprefix(PREFIX))
+        advice = f"Did you mean {PREFIX}{nearest}?" if nearest else f"The settings are {', '.join(SETTINGS)}."
+        _log.warning("%s is no setting of forebay, so it has no effect. %s", name, advice)
+
+
+def _nearest(name: str) -> str | None:
+    """The setting that is spelled most like a name, if one is."""
+    spelled = {setting.lower(): setting for setting in SETTINGS}
+    return next((spelled[found] for found in difflib.get_close_matches(name.lower(), spelled, 1)), None)
 
 
 def _calls(settings: Mapping[str, str]) -> str:
@@ -236,14 +284,32 @@ def _lacks_forebay(executable: str) -> bool:
     return tried.returncode != 0
 
 
-def _integer(session: SparkSession, name: str, default: int, least: int) -> int:
+def _integer(session: SparkSession, name: str, default: int, least: int, most: int | None = None) -> int:
     text = session.conf.get(PREFIX + name, str(default)) or ""
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if value < least:
-        raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number of at least {least}")
+    if value < least or (most is not None and value > most):
+        bounds = f"of at least {least}" if most is None else f"between {least} and {most}"
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number {bounds}")
+    return value
+
+
+def _write_buffer(session: SparkSession, memory: int) -> int:
+    """The size of the write buffer, which is part of the memory; 0 where it follows from that one.
+
+    ``memory`` is the default of ``memoryMB``.
+    """
+    value = _integer(session, "writeBufferMB", 0, 0)
+    try:
+        memory = _integer(session, "memoryMB", memory, 8)
+    except UnsupportedConfiguration:  # of which reading memoryMB tells
+        return value
+    if value > memory:
+        raise UnsupportedConfiguration(
+            f"{PREFIX}writeBufferMB is {value}; it is a part of {PREFIX}memoryMB, and must be at most {memory} as that is"
+        )
     return value
 
 
@@ -263,6 +329,20 @@ def _number(session: SparkSession, name: str, default: float) -> float:
         return float(text)
     except ValueError:
         raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a number, for example {default}") from None
+
+
+def _share(session: SparkSession, name: str, default: float) -> float:
+    value = _number(session, name, default)
+    if not 0 <= value <= 1:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {value}; it is a share, between 0 and 1")
+    return value
+
+
+def _amplification(session: SparkSession, name: str, default: float) -> float:
+    value = _number(session, name, default)
+    if not value > 1:
+        raise UnsupportedConfiguration(f"{PREFIX}{name} is {value}; it must be more than 1")
+    return value
 
 
 def _choice(session: SparkSession, name: str, *choices: str) -> str:

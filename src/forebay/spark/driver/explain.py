@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from forebay.errors import InvalidArgument
+from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.query import operators, plan_of, root_of
 from forebay.state.layout import VNODES, Layout, as_begun, kind_of
 from forebay.state.places import Root
@@ -32,6 +34,10 @@ def explain(df: DataFrame | StreamingQuery) -> None:
       because     every aggregate has a small intermediate state that rows are merged into
       instances   2 per state partition
     """
+    if not isinstance(df, StreamingQuery | DataFrame):
+        raise InvalidArgument(f"explain() got {df!r}; it takes a DataFrame, or a query that was started")
+    if isinstance(df, DataFrame):
+        require_classic("explain()", df)
     plan = plan_of(df) if isinstance(df, StreamingQuery) else df._jdf.queryExecution().logical().toString()
     found = operators(plan, batch=True)
     lines = ["== forebay =="]

@@ -17,7 +17,7 @@ from forebay.spark.driver.assignments import (
     WholeKey,
     Window,
 )
-from forebay.spark.driver.columns import text_of
+from forebay.spark.driver.columns import Keys, keys_of, text_of
 from forebay.spark.driver.conditions import matching
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
@@ -158,7 +158,7 @@ class GroupedStream:
         return matching(results, conditions)
 
 
-def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream:
+def groupBy(df: DataFrame, window: Window, *keys: Keys) -> GroupedStream:
     """Group a stream by windows over event time and, within them, by keys.
 
     Parameters
@@ -168,7 +168,7 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     window : Window
         The window function: `window`, `session_window`, `count_window`, `preceding`, `global_window` or `custom_window`.
     *keys : Column or str
-        Key columns or expressions, none to aggregate all rows of a window. NULL is a key like any other.
+        Key columns or expressions, or lists of them; none to aggregate all rows of a window. NULL is a key like any other.
 
     Returns
     -------
@@ -196,10 +196,10 @@ def groupBy(df: DataFrame, window: Window, *keys: Column | str) -> GroupedStream
     require_classic("groupBy()", df)
     if not isinstance(window, TimeWindow | SessionWindow | CountWindow | PrecedingWindow | WholeKey | CustomWindow):
         raise InvalidArgument(f"groupBy() got {window!r} for its window; write for example fb.window('time', '1 hour')")
-    return GroupedStream(df, window, keys)
+    return GroupedStream(df, window, keys_of("groupBy()", keys))
 
 
-def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] = "batch") -> GroupedStream:
+def rolling(df: DataFrame, *keys: Keys, emit: Literal["batch", "every"] = "batch") -> GroupedStream:
     """Group a stream by keys alone, for aggregates over all of a key's rows so far.
 
     Every micro-batch emits one row for each key that has had rows in it, to be written with an upsert; or, with
@@ -211,7 +211,7 @@ def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] 
     df : DataFrame
         A streaming DataFrame, or a batch one, of which all rows are one micro-batch.
     *keys : Column or str
-        Key columns or expressions.
+        Key columns or expressions, or lists of them.
     emit : str
         ``batch`` or ``every``.
 
@@ -245,4 +245,5 @@ def rolling(df: DataFrame, *keys: Column | str, emit: Literal["batch", "every"] 
     require_classic("rolling()", df)
     if emit not in ("batch", "every"):
         raise InvalidArgument(f"rolling() got emit={emit!r}; it can be 'batch' or 'every'")
-    return GroupedStream(df, WholeKey(every_rows=1) if emit == "every" else WholeKey(every_batch=True), keys)
+    window = WholeKey(every_rows=1) if emit == "every" else WholeKey(every_batch=True)
+    return GroupedStream(df, window, keys_of("rolling()", keys))

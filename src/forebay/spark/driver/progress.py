@@ -6,9 +6,11 @@ from dataclasses import dataclass, fields
 
 from pyspark.sql.streaming import StreamingQuery
 
+from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.spark.driver import replicas
 from forebay.spark.driver.handover import handover
-from forebay.spark.driver.query import root_of
+from forebay.spark.driver.query import MARK, execution, plan_of, root_of
+from forebay.state.places import local_path
 from forebay.store.manifest import Counters
 
 
@@ -32,7 +34,8 @@ class Progress:
     rowsOut : int
         Result rows emitted.
     stateRows, stateBytes : int
-        Rows, or partial aggregates, in state now, and their size on disk in bytes.
+        Rows, or partial aggregates, in state now, and the bytes on disk of those that are live, which `recentMetrics` calls
+        ``stateLiveBytes``. Files take more, up to ``spark.forebay.maxSpaceAmplification`` times as much.
     replicaLagVersions, replicaLagBytes : int
         By how many versions the replica that is furthest behind is behind, and bytes that hosts still have to get; with
         ``spark.forebay.durability=replicas``.
@@ -66,11 +69,21 @@ def progress(query: StreamingQuery) -> Progress:
     Returns
     -------
     Progress
-        Totals up to the newest version of each store instance.
+        Totals up to the newest version of each store instance; zeros before the first micro-batch has written state.
+
+    Raises
+    ------
+    InvalidArgument
+        If it is no query, or none with an operator of forebay that has state.
+    StateDirectoryError
+        If the query's checkpoint is gone, and the state with it.
     """
     from forebay.state import inspection  # imports polars
 
+    _require_operators(query)
     operators = inspection.operators(root_of(query))
+    if not operators:
+        _require_checkpoint(query)
     found = [instance.at() for operator in operators for instance in operator.instances]
     current = [manifest for manifest in found if manifest is not None]
     totals = sum((manifest.counters for manifest in current), Counters())
@@ -84,3 +97,28 @@ def progress(query: StreamingQuery) -> Progress:
         stateBytes=sum(manifest.size for manifest in current),
         **(handover(query).lag() if query.isActive and replicas.manager() is not None else {}),
     )
+
+
+def _require_operators(query: StreamingQuery) -> None:
+    """`InvalidArgument` unless a query has an operator of which there is something to say."""
+    if not isinstance(query, StreamingQuery):
+        raise InvalidArgument(
+            f"progress() got {query!r}; it takes a query that was started, as writeStream...start() gives it"
+        )
+    if not MARK.search(plan_of(query)):
+        raise InvalidArgument(
+            f"the query {query.name or query.id} has no operator of forebay that keeps state, so nothing is known of its "
+            "progress here. Spark's query.lastProgress has its rows."
+        )
+
+
+def _require_checkpoint(query: StreamingQuery) -> None:
+    """`StateDirectoryError` if the checkpoint of a query is not there any more."""
+    location = str(execution(query).resolvedCheckpointRoot())
+    path = local_path(location)
+    if path is not None and not path.exists():
+        raise StateDirectoryError(
+            f"the checkpoint {location} of the query {query.name or query.id} does not exist any more, and its state was "
+            "there: Spark removes the checkpoint of a query without checkpointLocation when the query ends. Ask for the "
+            "progress while it runs, or give it a checkpointLocation."
+        )

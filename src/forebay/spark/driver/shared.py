@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from forebay.aggregates.functions import Aggregate, Apply
+from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.assignments import CountWindow, CustomWindow, SessionWindow, TimeWindow
-from forebay.spark.driver.columns import quoted
+from forebay.spark.driver.columns import Keys, keys_of, quoted
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.vehicle import run
 
@@ -28,9 +27,7 @@ class SharedPatterns:
         self._df, self._keys, self._asked = df, keys, asked
         self._results: DataFrame | None = None
 
-    def add(
-        self, name: str, window: _Shared, *aggregates: Aggregate | Apply, keys: Sequence[Column | str] = ()
-    ) -> SharedPatterns:
+    def add(self, name: str, window: _Shared, *aggregates: Aggregate | Apply, keys: Keys = ()) -> SharedPatterns:
         """These patterns and one more.
 
         Parameters
@@ -41,8 +38,9 @@ class SharedPatterns:
             `window`, `session_window` with a fixed gap, `count_window` or `custom_window`. All windows over event time must
             be over the same column.
         *aggregates : Aggregate or Apply
-            What ``groupBy(...).agg()`` would take.
-        keys : sequence of Column or str
+            What ``groupBy(...).agg()`` would take, but for `when`: filter the results of the pattern instead, which `of`
+            gives.
+        keys : Column, str, or sequence of those
             Keys that this pattern has beside those of all.
 
         Returns
@@ -66,7 +64,13 @@ class SharedPatterns:
                 f"the gap of the pattern {name!r} is an expression; sessions that share events have a fixed one, such as "
                 "'5 minutes'. Write fb.groupBy for a gap that each row brings."
             )
-        return SharedPatterns(self._df, self._keys, (*self._asked, Asked(name, window, aggregates, tuple(keys))))
+        if any(isinstance(each, Condition) for each in aggregates):
+            raise InvalidArgument(
+                f"the pattern {name!r} has fb.when, which is for the results of a whole operator. Filter what this pattern "
+                f"gives: .of({name!r}).where(...)"
+            )
+        own = keys_of("add()", [keys])
+        return SharedPatterns(self._df, self._keys, (*self._asked, Asked(name, window, aggregates, own)))
 
     def results(self) -> DataFrame:
         """The results of all patterns, from one operator.
@@ -132,7 +136,7 @@ def _metadata(metadata: dict[str, object]) -> dict[str, object]:
     return {"metadata": metadata} if metadata else {}
 
 
-def patterns(df: DataFrame, *keys: Column | str) -> SharedPatterns:
+def patterns(df: DataFrame, *keys: Keys) -> SharedPatterns:
     """Several patterns over the same events: one operator that stores every event once, however many patterns need it.
 
     Parameters
@@ -140,7 +144,7 @@ def patterns(df: DataFrame, *keys: Column | str) -> SharedPatterns:
     df : DataFrame
         A streaming DataFrame whose time column has a watermark, or a batch DataFrame.
     *keys : Column or str
-        Keys that all patterns have.
+        Keys that all patterns have, or lists of them.
 
     Returns
     -------
@@ -187,4 +191,4 @@ def patterns(df: DataFrame, *keys: Column | str) -> SharedPatterns:
     ...     batch.unpersist()
     """
     require_classic("patterns()", df)
-    return SharedPatterns(df, keys)
+    return SharedPatterns(df, keys_of("patterns()", keys))

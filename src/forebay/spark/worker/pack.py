@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
-from forebay.errors import InvalidArgument
+from forebay.errors import InvalidArgument, ProcessorFailed
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.spark.worker.combining import combiner_of
 from forebay.store.aligned import SLICE
@@ -248,8 +249,9 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
 
 def _assigned(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
     """Bounds of the windows of rows, as a user assigns them."""
+    assigned = _called("assigner", windows.assigner, times)
     try:
-        start, end = windows.assigner(times)
+        start, end = assigned
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"the assigner of fb.custom_window did not give two arrays: {error}") from error
     columns = {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
@@ -263,8 +265,20 @@ def _placement(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
     columns = _assigned(windows, times)
     if windows.ett is not None:
         bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
-        columns[ETT] = _instants(windows.ett(*bounds, times), times, "estimated trigger times")
+        columns[ETT] = _instants(_called("ett", windows.ett, *bounds, times), times, "estimated trigger times")
     return columns
+
+
+def _called(what: str, function: Callable[..., Any], *arguments: Times) -> Any:
+    """What a function of a custom window gives; an error of ours that names it if it raises one."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ProcessorFailed(
+            f"the {what} {name} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} instants: "
+            f"{error}. Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
+        ) from error
 
 
 def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
