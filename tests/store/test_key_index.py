@@ -137,3 +137,22 @@ def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
             saved, picture = [], index.picture()
     index.remove(index.live())
     assert index.earliest_estimate() == kernels.LATEST
+
+
+def test_nothing_is_left_of_windows_that_have_ended_but_the_generations_of_their_slots():
+    """A picture does not have their keys and bounds, nor has an index that got to know of their end by changes."""
+    keys = np.random.default_rng(1).integers(-(2**62), 2**62, 20_000)
+    index = KeyIndex()
+    index.place_merging(keys, keys, keys % 1000, keys % 1000 + 5)
+    index.place_merging(keys, keys, keys % 1000 + 20, keys % 1000 + 25)
+    index.place_merging(keys, keys, keys % 1000 + 3, keys % 1000 + 21)  # what lies between two windows makes them one
+    saved, whole = index.changes(), index.picture().nbytes
+    index.remove(index.due(2000))
+    saved += index.changes()
+    assert len(index) == 0
+    parts = index.picture().to_pylist()
+    assert len(next(part["data"] for part in parts if part["part"] == "records")) < whole / 100
+    for ended in (index, KeyIndex.restored(saved)):
+        free = ended.columns[: 2 * len(keys)]
+        assert (free.generation == 2).all()
+        assert not any(free[name].any() for name in ("high", "low", "start", "end", "ett", "stored"))

@@ -369,6 +369,15 @@ def soonest(c, earliest, by, used):
 
 
 @compiled
+def vacate(c, scalars, slot):
+    """No window lives in a slot any more. Nothing is left of one but zeros, which pictures compress to nothing."""
+    scalars[STORED] -= c[slot].stored
+    c[slot].high = c[slot].low = c[slot].start = c[slot].end = c[slot].ett = 0
+    c[slot].parent = c[slot].sibling = c[slot].newer = c[slot].older = -1
+    c[slot].stored = 0
+
+
+@compiled
 def remove(c, directory, free, dirty, earliest, scalars, slots):
     for slot in slots:
         unlink_window(c, directory, scalars, slot)
@@ -376,9 +385,7 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
         while member >= 0:
             following = c[member].sibling
             c[member].generation += 1
-            c[member].parent = c[member].sibling = -1
-            scalars[STORED] -= c[member].stored
-            c[member].stored = 0
+            vacate(c, scalars, member)
             free[scalars[FREE]] = member
             scalars[FREE] += 1
             touch(dirty, scalars, member)
@@ -428,10 +435,9 @@ def replace_free(c, directory, scalars, slots, generation):
         slot = slots[row]
         if slot < scalars[USED] and in_directory(c, slot):
             unlink_window(c, directory, scalars, slot)
-        scalars[STORED] -= c[slot].stored
         scalars[USED] = max(scalars[USED], slot + 1)
-        c[slot].generation, c[slot].stored = generation[row], 0
-        c[slot].parent = c[slot].sibling = -1
+        c[slot].generation = generation[row]
+        vacate(c, scalars, slot)
 
 
 @compiled
