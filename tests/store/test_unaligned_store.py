@@ -207,3 +207,71 @@ def test_processes_that_take_turns_look_for_dead_rows_as_seldom_as_one(tmp_path,
         counts[turns] = len(looked)
         looked.clear()
     assert 0 < counts[2] < 2 * counts[1]
+
+
+def wide(count):
+    return pa.record_batch({"value": pa.array(np.zeros(count), pa.int64()), "text": ["x" * 10_000] * count})
+
+
+def narrow(count):
+    return pa.record_batch({"value": pa.array(np.zeros(count), pa.int64()), "text": ["x"] * count})
+
+
+def looked_through(monkeypatch):
+    """How many rows the extents have that are looked through for dead rows from now on, one number for each of them."""
+    looked = []
+    monkeypatch.setattr(
+        Pieces,
+        "live_rows",
+        lambda self, columns, look=Pieces.live_rows: looked.append(self.rows.sum()) or look(self, columns),
+    )
+    return looked
+
+
+def test_wide_rows_that_die_are_cleared_out_from_among_many_narrow_ones(tmp_path, monkeypatch):
+    """Few rows have died, but most of all bytes; the many rows that live are not looked through for each of those."""
+    looked = looked_through(monkeypatch)
+    store, keys, random = UnalignedStore(tmp_path, None), np.arange(100_000), np.random.default_rng(1)
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys, keys + 10**9, keys + 10**9))
+    version = store.commit()
+    live, written, disk = store.live_bytes, 0, []
+    for batch in range(40):
+        some = random.integers(10**6, 2**62, 300)
+        store.append(wide(300), store.index.place_merging(some, some, some * 0 + batch, some * 0 + batch))
+        store.remove(store.index.due(batch - 1))
+        version = store.commit()
+        written += sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow"))
+        disk.append(store.metrics.disk_bytes)
+    assert max(disk) < 2 * (live + 2 * 3 * 10**6)
+    assert written < 2 * 40 * 3 * 10**6
+    assert sum(looked) < 64 * 40 * 300
+
+
+def test_rows_that_lived_long_are_cleared_out_when_nothing_else_comes(tmp_path, monkeypatch):
+    looked = looked_through(monkeypatch)
+    store, keys = UnalignedStore(tmp_path, None), np.arange(100_000)
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys, keys + 10**9, keys + 10**9))
+    store.commit()
+    live, some = store.live_bytes, keys[:1000] + 10**6
+    store.append(wide(len(some)), store.index.place_merging(some, some, some, some))
+    store.commit()
+    for batch in range(40):
+        store.index.schedule(some[-1:] * 0, batch)  # a micro-batch in which no row dies
+        store.commit()
+    assert not looked
+    store.remove(store.index.due(10**8))
+    store.index.schedule(np.zeros(1, np.int32), 7)
+    store.commit()
+    assert sum(looked) <= 32 * len(some)
+    assert store.metrics.disk_bytes < 1.5 * live
+
+
+def test_narrow_rows_that_die_do_not_have_wide_ones_written_again(tmp_path):
+    store, keys = UnalignedStore(tmp_path, None), np.arange(50_000)
+    store.append(wide(1000), store.index.place_merging(keys[:1000], keys[:1000], keys[:1000], keys[:1000] + 10**9))
+    store.flush()
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys + 1, keys + 2 * 10**9, keys + 2 * 10**9))
+    store.commit()
+    store.remove(store.index.live()[1000:])
+    version = store.commit()
+    assert sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow")) < 3 * 10**6
