@@ -275,3 +275,47 @@ def test_narrow_rows_that_die_do_not_have_wide_ones_written_again(tmp_path):
     store.remove(store.index.live()[1000:])
     version = store.commit()
     assert sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow")) < 3 * 10**6
+
+
+def narrow_and_wide(directory, options):
+    """A store with 50,000 windows of a narrow row, and 2,000 that end sooner, of a wide one."""
+    store, keys = UnalignedStore(directory, None, options), np.arange(50_000)
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys, keys + 10**9, keys + 10**9))
+    store.commit()
+    for some in np.split(keys[:2000] + 10**6, 10):
+        store.append(wide(len(some)), store.index.place_merging(some, some, some, some))
+        version = store.commit()
+    return UnalignedStore(directory, version, options)
+
+
+def test_wide_rows_are_read_ahead_as_far_as_they_fit_however_many_narrow_ones_there_are(tmp_path):
+    options = Options(4 << 20, read_batch_ratio=0.1)
+    store = narrow_and_wide(tmp_path, options)
+    store.get(store.index.due(10**6))
+    assert options.memory_bytes // 8 < store.metrics.prefetched_bytes <= options.memory_bytes // 4
+
+
+def test_the_bytes_of_windows_are_those_of_the_extents_in_which_their_rows_lie(tmp_path, monkeypatch):
+    store = narrow_and_wide(tmp_path, Options(read_batch_ratio=0))
+    due = store.index.due(10**8)
+    expected = np.array([wide(1).nbytes] * len(due))
+    assert store.bytes_of(due) == pytest.approx(expected, rel=0.05)
+    monkeypatch.setattr(window_extents, "MAX_EXTENTS", 0)
+    store.index.schedule(due, 10**8)
+    store.commit()  # has put extents together
+    assert store.bytes_of(due) == pytest.approx(expected, rel=0.05)
+    store.remove(due[:1500])
+    store.commit()
+    store.append(wide(1), due[-1:])
+    store.flush()
+    expected[-1] *= 2
+    assert store.bytes_of(due[1500:]) == pytest.approx(expected[1500:], rel=0.05)
+
+
+def test_where_rows_lie_is_not_read_to_weigh_windows_that_have_none_on_disk(tmp_path):
+    store = narrow_and_wide(tmp_path, Options())
+    key = np.array([7], np.int64)
+    slots = store.index.place_merging(key, key, key, key)
+    store.append(wide(1), slots)
+    assert store.bytes_of(slots).tolist() == [0]
+    assert not store._extents.loaded

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
@@ -92,6 +93,13 @@ class WindowExtents:
     def row_bytes(self) -> float:
         """The mean size of a row; 0 if there is none."""
         return self._log.bytes_of(self.numbers) / max(1, self._log.rows_of(self.numbers))
+
+    def bytes_of(self, index: KeyIndex, slots: Slots) -> npt.NDArray[np.float64]:
+        """About how many bytes windows have: as many as other rows of the extents in which theirs lie."""
+        return self.load(index).bytes_of(slots, self._width)
+
+    def _width(self, number: int) -> float:
+        return self._log.bytes_of([number]) / max(1, self._log.rows_of([number]))
 
     # reading ---------------------------------------------------------------------------------------------------------
 
