@@ -211,16 +211,24 @@ def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start
 
 @compiled
 def absorb(c, dirty, scalars, into, slot):
-    """A window becomes a part of another one that it touches."""
+    """A window becomes a part of another one that it touches.
+
+    What the one has absorbed goes in front of what the other one has, or after it: the order does not matter, and so only
+    the shorter chain of siblings is walked through.
+    """
     c[into].start = min(c[into].start, c[slot].start)
     c[into].end = max(c[into].end, c[slot].end)
     c[into].ett = max(c[into].ett, c[slot].ett)
     c[slot].parent = into
-    last = slot
-    while c[last].sibling >= 0:
-        last = c[last].sibling
-    c[last].sibling = c[into].sibling
-    c[into].sibling = slot
+    last, others = into, slot
+    while c[last].sibling >= 0 and c[others].sibling >= 0:
+        last, others = c[last].sibling, c[others].sibling
+    if c[last].sibling < 0:
+        c[last].sibling = slot
+    else:
+        c[others].sibling = c[into].sibling
+        c[into].sibling = slot
+        last = others
     touch(dirty, scalars, slot)
     touch(dirty, scalars, last)
 
@@ -313,13 +321,24 @@ def windows_of(c, directory, high, low):
 
 
 @compiled
+def root_of(c, slot):
+    """The window that a slot belongs to now. The way there becomes shorter, half as long for those that are looked at.
+
+    Slots count as unchanged for that: the longer ways that versions have lead to the same window.
+    """
+    while c[slot].parent >= 0:
+        above = c[c[slot].parent].parent
+        if above >= 0:
+            c[slot].parent = above
+        slot = c[slot].parent
+    return slot
+
+
+@compiled
 def roots(c, slots):
     roots = np.empty_like(slots)
     for row in range(len(slots)):
-        root = slots[row]
-        while c[root].parent >= 0:
-            root = c[root].parent
-        roots[row] = root
+        roots[row] = root_of(c, slots[row])
     return roots
 
 

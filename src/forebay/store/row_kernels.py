@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.compiling import compiled
+from forebay.store.index_kernels import root_of
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 """Where the rows of a window are that are not in the write buffer."""
@@ -157,11 +158,8 @@ def live_pieces(c, slot, generation):
     pieces, roots = np.empty(len(slot), np.int64), np.empty(len(slot), np.int32)
     count = 0
     for piece in range(len(slot)):
-        owner = slot[piece]
-        if c[owner].generation == generation[piece]:
-            while c[owner].parent >= 0:
-                owner = c[owner].parent
-            pieces[count], roots[count] = piece, owner
+        if c[slot[piece]].generation == generation[piece]:
+            pieces[count], roots[count] = piece, root_of(c, slot[piece])
             count += 1
     return pieces[:count], roots[:count]
 
