@@ -90,23 +90,22 @@ class LiveRows:
         return live.copy(), before
 
 
-def emptiest(extents: Extents, live: Numbers, excess: float, most: float) -> list[int]:
-    """The extents to be written again, the emptiest one last, so that so many bytes too much are gone.
+def emptiest(extents: Extents, live: Numbers, most: float) -> list[int]:
+    """The extents that are more than so many times what is live in them, the emptiest one last.
 
-    Of rows that are written again, each byte is paid for by ``most - 1`` bytes of dead rows at least. Extents without a live
-    row go in any case: nothing is written for them.
+    Each byte that is written again for them is paid for by ``most - 1`` bytes of dead rows at least. They all go, so that it
+    takes some time until there are too many dead rows again. Nothing is written for extents without a live row, which are
+    among them in any case.
 
     Examples
     --------
     >>> extents = Extents(np.arange(4), np.full(4, 1000), np.full(4, 10))
-    >>> emptiest(extents, np.array([10, 2, 0, 1]), 1500, 1.5)
-    [3, 2]
-    >>> emptiest(extents, np.array([10, 2, 0, 9]), 5000, 1.5)
-    [1, 2]
+    >>> emptiest(extents, np.array([10, 5, 0, 1]), 1.5)
+    [1, 3, 2]
+    >>> emptiest(extents, np.array([10, 5, 0, 1]), np.inf)
+    [2]
     """
-    order = np.argsort(live / np.maximum(1, extents.rows), kind="stable")
-    rows, kept = extents.rows[order], live[order]
-    freed = (rows - kept) * extents.widths[order]
-    paid = (np.cumsum(freed) - freed < excess) & (kept * most < rows)
-    numbers: list[int] = extents.numbers[order][(kept == 0) | paid][::-1].tolist()
+    condemned = np.flatnonzero((live == 0) | (live < extents.rows / most))
+    order = np.argsort(live[condemned] / np.maximum(1, extents.rows[condemned]), kind="stable")
+    numbers: list[int] = extents.numbers[condemned[order]][::-1].tolist()
     return numbers

@@ -188,7 +188,7 @@ class WindowExtents:
             extents, index.stored_rows, lambda number: self._pieces_of(number).live_rows(index.columns)
         )
         allowed = max(LEAST_COMPACTED, most * (others + float(live @ extents.widths)))
-        condemned = emptiest(extents, live, disk - allowed, most)
+        condemned = emptiest(extents, live, most if disk > allowed else np.inf)
         if not condemned and disk <= max(LEAST_COMPACTED, most * size):
             return None  # nor is there what is dead as whole extents in files with others
         return condemned
