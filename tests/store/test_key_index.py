@@ -137,3 +137,102 @@ def test_windows_are_due_by_their_estimates_through_changes_and_restarts(seed):
             saved, picture = [], index.picture()
     index.remove(index.live())
     assert index.earliest_estimate() == kernels.LATEST
+
+
+def test_nothing_is_left_of_windows_that_have_ended_but_the_generations_of_their_slots():
+    """A picture does not have their keys and bounds, nor has an index that got to know of their end by changes."""
+    keys = np.random.default_rng(1).integers(-(2**62), 2**62, 20_000)
+    index = KeyIndex()
+    index.place_merging(keys, keys, keys % 1000, keys % 1000 + 5)
+    index.place_merging(keys, keys, keys % 1000 + 20, keys % 1000 + 25)
+    index.place_merging(keys, keys, keys % 1000 + 3, keys % 1000 + 21)  # what lies between two windows makes them one
+    saved, whole = index.changes(), index.picture().nbytes
+    index.remove(index.due(2000))
+    saved += index.changes()
+    assert len(index) == 0
+    parts = index.picture().to_pylist()
+    assert len(next(part["data"] for part in parts if part["part"] == "records")) < whole / 100
+    for ended in (index, KeyIndex.restored(saved)):
+        free = ended.columns[: 2 * len(keys)]
+        assert (free.generation == 2).all()
+        assert not any(free[name].any() for name in ("high", "low", "start", "end", "ett", "stored"))
+
+
+def backwards(count):
+    """The times of a session that grows in the bad order: each row two gaps ahead is followed by the one between."""
+    times = np.arange(2 * count + 1)
+    times[1::2], times[2::2] = times[2::2].copy(), times[1::2].copy()
+    return 10 * times
+
+
+class Records:
+    """Records of an index that count how often one is looked at."""
+
+    def __init__(self, index):
+        self._records, self.looks = index.columns, 0
+
+    def __getitem__(self, slot):
+        self.looks += 1
+        return self._records[slot]
+
+
+def test_the_shorter_chain_of_two_windows_that_become_one_is_walked_through():
+    """Which of two windows has absorbed thousands does not matter."""
+    for into_many in (False, True):
+        index, times = KeyIndex(), backwards(500)
+        key = np.zeros(len(times) + 1, np.int64)
+        one = np.array([times.max() + 100])
+        slots = index.place_merging(key, key, *(np.append(times, one) + add for add in (0, 10)))
+        many, single = index.roots(slots[[0, -1]]).tolist()
+        into, other = (many, single) if into_many else (single, many)
+        records = Records(index)
+        kernels.absorb.py_func(records, index._dirty, index._scalars, into, other)
+        assert records.looks < 30
+        assert (index.roots(slots) == into).all()
+        chain, slot = [into], index.columns.sibling[into]
+        while slot >= 0:
+            chain.append(int(slot))
+            slot = index.columns.sibling[slot]
+        assert sorted(chain) == list(range(len(index)))
+
+
+def test_a_window_that_has_absorbed_thousands_meets_others_before_and_after_it():
+    index, times = KeyIndex(), backwards(2000)
+    key = np.zeros(len(times), np.int64)
+    slots = index.place_merging(key, key, times, times + 10)
+    end = int(times.max()) + 10
+    assert index.windows(np.unique(index.roots(slots))).tolist() == [[0, end]]
+    saved = index.changes()
+    for start, length in ((end + 10, 5), (end, 10), (-20, 5), (-15, 15)):
+        one = np.array([start])
+        index.place_merging(key[:1], key[:1], one, one + length)
+    assert index.touched <= 8
+    assert len(index.live()) == 1
+    restored = KeyIndex.restored([*saved, *index.changes()])
+    for known in (index, restored):
+        assert known.windows(np.unique(known.roots(slots))).tolist() == [[-20, end + 15]]
+        known.remove(known.live())
+        assert len(known) == 0
+
+
+def depth(index, slot):
+    """How many windows lie between a slot and what it belongs to."""
+    steps, parent = 0, index.columns.parent
+    while parent[slot] >= 0:
+        steps, slot = steps + 1, parent[slot]
+    return steps
+
+
+def test_the_way_to_what_has_absorbed_a_window_becomes_short():
+    index, times = KeyIndex(), backwards(2000)
+    key = np.zeros(len(times), np.int64)
+    slots = index.place_merging(key, key, times, times + 10)
+    saved = index.changes()
+    first = int(slots[0])
+    before = depth(index, first)
+    assert before > 1000
+    for _ in range(12):
+        index.roots(slots[:1])
+    assert depth(index, first) == 1
+    assert index.touched == 0
+    assert KeyIndex.restored(saved).roots(slots).tolist() == index.roots(slots).tolist()

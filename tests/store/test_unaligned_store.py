@@ -207,3 +207,115 @@ def test_processes_that_take_turns_look_for_dead_rows_as_seldom_as_one(tmp_path,
         counts[turns] = len(looked)
         looked.clear()
     assert 0 < counts[2] < 2 * counts[1]
+
+
+def wide(count):
+    return pa.record_batch({"value": pa.array(np.zeros(count), pa.int64()), "text": ["x" * 10_000] * count})
+
+
+def narrow(count):
+    return pa.record_batch({"value": pa.array(np.zeros(count), pa.int64()), "text": ["x"] * count})
+
+
+def looked_through(monkeypatch):
+    """How many rows the extents have that are looked through for dead rows from now on, one number for each of them."""
+    looked = []
+    monkeypatch.setattr(
+        Pieces,
+        "live_rows",
+        lambda self, columns, look=Pieces.live_rows: looked.append(self.rows.sum()) or look(self, columns),
+    )
+    return looked
+
+
+def test_wide_rows_that_die_are_cleared_out_from_among_many_narrow_ones(tmp_path, monkeypatch):
+    """Few rows have died, but most of all bytes; the many rows that live are not looked through for each of those."""
+    looked = looked_through(monkeypatch)
+    store, keys, random = UnalignedStore(tmp_path, None), np.arange(100_000), np.random.default_rng(1)
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys, keys + 10**9, keys + 10**9))
+    version = store.commit()
+    live, written, disk = store.live_bytes, 0, []
+    for batch in range(40):
+        some = random.integers(10**6, 2**62, 300)
+        store.append(wide(300), store.index.place_merging(some, some, some * 0 + batch, some * 0 + batch))
+        store.remove(store.index.due(batch - 1))
+        version = store.commit()
+        written += sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow"))
+        disk.append(store.metrics.disk_bytes)
+    assert max(disk) < 2 * (live + 2 * 3 * 10**6)
+    assert written < 2 * 40 * 3 * 10**6
+    assert sum(looked) < 64 * 40 * 300
+
+
+def test_rows_that_lived_long_are_cleared_out_when_nothing_else_comes(tmp_path, monkeypatch):
+    looked = looked_through(monkeypatch)
+    store, keys = UnalignedStore(tmp_path, None), np.arange(100_000)
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys, keys + 10**9, keys + 10**9))
+    store.commit()
+    live, some = store.live_bytes, keys[:1000] + 10**6
+    store.append(wide(len(some)), store.index.place_merging(some, some, some, some))
+    store.commit()
+    for batch in range(40):
+        store.index.schedule(some[-1:] * 0, batch)  # a micro-batch in which no row dies
+        store.commit()
+    assert not looked
+    store.remove(store.index.due(10**8))
+    store.index.schedule(np.zeros(1, np.int32), 7)
+    store.commit()
+    assert sum(looked) <= 32 * len(some)
+    assert store.metrics.disk_bytes < 1.5 * live
+
+
+def test_narrow_rows_that_die_do_not_have_wide_ones_written_again(tmp_path):
+    store, keys = UnalignedStore(tmp_path, None), np.arange(50_000)
+    store.append(wide(1000), store.index.place_merging(keys[:1000], keys[:1000], keys[:1000], keys[:1000] + 10**9))
+    store.flush()
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys + 1, keys + 2 * 10**9, keys + 2 * 10**9))
+    store.commit()
+    store.remove(store.index.live()[1000:])
+    version = store.commit()
+    assert sum(path.stat().st_size for path in tmp_path.glob(f"{version}*.arrow")) < 3 * 10**6
+
+
+def narrow_and_wide(directory, options):
+    """A store with 50,000 windows of a narrow row, and 2,000 that end sooner, of a wide one."""
+    store, keys = UnalignedStore(directory, None, options), np.arange(50_000)
+    store.append(narrow(len(keys)), store.index.place_merging(keys, keys, keys + 10**9, keys + 10**9))
+    store.commit()
+    for some in np.split(keys[:2000] + 10**6, 10):
+        store.append(wide(len(some)), store.index.place_merging(some, some, some, some))
+        version = store.commit()
+    return UnalignedStore(directory, version, options)
+
+
+def test_wide_rows_are_read_ahead_as_far_as_they_fit_however_many_narrow_ones_there_are(tmp_path):
+    options = Options(4 << 20, read_batch_ratio=0.1)
+    store = narrow_and_wide(tmp_path, options)
+    store.get(store.index.due(10**6))
+    assert options.memory_bytes // 8 < store.metrics.prefetched_bytes <= options.memory_bytes // 4
+
+
+def test_the_bytes_of_windows_are_those_of_the_extents_in_which_their_rows_lie(tmp_path, monkeypatch):
+    store = narrow_and_wide(tmp_path, Options(read_batch_ratio=0))
+    due = store.index.due(10**8)
+    expected = np.array([wide(1).nbytes] * len(due))
+    assert store.bytes_of(due) == pytest.approx(expected, rel=0.05)
+    monkeypatch.setattr(window_extents, "MAX_EXTENTS", 0)
+    store.index.schedule(due, 10**8)
+    store.commit()  # has put extents together
+    assert store.bytes_of(due) == pytest.approx(expected, rel=0.05)
+    store.remove(due[:1500])
+    store.commit()
+    store.append(wide(1), due[-1:])
+    store.flush()
+    expected[-1] *= 2
+    assert store.bytes_of(due[1500:]) == pytest.approx(expected[1500:], rel=0.05)
+
+
+def test_where_rows_lie_is_not_read_to_weigh_windows_that_have_none_on_disk(tmp_path):
+    store = narrow_and_wide(tmp_path, Options())
+    key = np.array([7], np.int64)
+    slots = store.index.place_merging(key, key, key, key)
+    store.append(wide(1), slots)
+    assert store.bytes_of(slots).tolist() == [0]
+    assert not store._extents.loaded

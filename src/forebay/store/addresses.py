@@ -39,6 +39,7 @@ class Addresses:
         self._count = self._lost = 0
         self._cached: dict[int, pa.RecordBatch] = {}
         self._heads = np.empty(0, np.int32)
+        self._widths = np.empty(0, np.float64)
         self._previous, self._generations, self._first, self._rows, self._owners = (
             np.zeros(pieces, np.int32) for _ in range(5)
         )
@@ -76,6 +77,7 @@ class Addresses:
         """Forget an extent."""
         place = self._places.pop(number)
         self._numbers[place] = None
+        self._widths[place : place + 1] = 0
         self._lost += self._sizes[place]
         self._cached.pop(number, None)
 
@@ -106,6 +108,7 @@ class Addresses:
         self._first, self._rows, self._owners = parts["first"], parts["rows"], parts["owners"]
         numbers, self._sizes = extents.tolist()
         self._numbers = [None if number < 0 else number for number in numbers]
+        self._widths = np.empty(0, np.float64)
         self._places = {number: place for place, number in enumerate(numbers) if number >= 0}
         self._count = sum(self._sizes)
         self._lost = sum(size for number, size in zip(numbers, self._sizes, strict=True) if number < 0)
@@ -122,6 +125,14 @@ class Addresses:
         for number, begin, end in sorted((number, begin, end) for number, begin, end in found if number is not None):
             rows, windows = kernels.expand(pieces[begin:end], roots[begin:end], self._first, self._rows)
             yield number, rows, windows
+
+    def bytes_of(self, slots: Slots, width: Callable[[int], float]) -> npt.NDArray[np.float64]:
+        """About how many bytes the rows of windows have; ``width`` gives the mean size of a row of an extent."""
+        new = [0.0 if number is None else width(number) for number in self._numbers[len(self._widths) :]]
+        if new:
+            self._widths = np.concatenate([self._widths, new])
+        chains = self._index.columns, self._heads, self._previous, self._generations, slots
+        return kernels.weigh_items(*chains, self._rows, self._owners, self._widths)
 
     def of(self, slot: int, read: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival.

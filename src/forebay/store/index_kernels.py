@@ -211,16 +211,24 @@ def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start
 
 @compiled
 def absorb(c, dirty, scalars, into, slot):
-    """A window becomes a part of another one that it touches."""
+    """A window becomes a part of another one that it touches.
+
+    What the one has absorbed goes in front of what the other one has, or after it: the order does not matter, and so only
+    the shorter chain of siblings is walked through.
+    """
     c[into].start = min(c[into].start, c[slot].start)
     c[into].end = max(c[into].end, c[slot].end)
     c[into].ett = max(c[into].ett, c[slot].ett)
     c[slot].parent = into
-    last = slot
-    while c[last].sibling >= 0:
-        last = c[last].sibling
-    c[last].sibling = c[into].sibling
-    c[into].sibling = slot
+    last, others = into, slot
+    while c[last].sibling >= 0 and c[others].sibling >= 0:
+        last, others = c[last].sibling, c[others].sibling
+    if c[last].sibling < 0:
+        c[last].sibling = slot
+    else:
+        c[others].sibling = c[into].sibling
+        c[into].sibling = slot
+        last = others
     touch(dirty, scalars, slot)
     touch(dirty, scalars, last)
 
@@ -313,13 +321,24 @@ def windows_of(c, directory, high, low):
 
 
 @compiled
+def root_of(c, slot):
+    """The window that a slot belongs to now. The way there becomes shorter, half as long for those that are looked at.
+
+    Slots count as unchanged for that: the longer ways that versions have lead to the same window.
+    """
+    while c[slot].parent >= 0:
+        above = c[c[slot].parent].parent
+        if above >= 0:
+            c[slot].parent = above
+        slot = c[slot].parent
+    return slot
+
+
+@compiled
 def roots(c, slots):
     roots = np.empty_like(slots)
     for row in range(len(slots)):
-        root = slots[row]
-        while c[root].parent >= 0:
-            root = c[root].parent
-        roots[row] = root
+        roots[row] = root_of(c, slots[row])
     return roots
 
 
@@ -369,6 +388,15 @@ def soonest(c, earliest, by, used):
 
 
 @compiled
+def vacate(c, scalars, slot):
+    """No window lives in a slot any more. Nothing is left of one but zeros, which pictures compress to nothing."""
+    scalars[STORED] -= c[slot].stored
+    c[slot].high = c[slot].low = c[slot].start = c[slot].end = c[slot].ett = 0
+    c[slot].parent = c[slot].sibling = c[slot].newer = c[slot].older = -1
+    c[slot].stored = 0
+
+
+@compiled
 def remove(c, directory, free, dirty, earliest, scalars, slots):
     for slot in slots:
         unlink_window(c, directory, scalars, slot)
@@ -376,9 +404,7 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
         while member >= 0:
             following = c[member].sibling
             c[member].generation += 1
-            c[member].parent = c[member].sibling = -1
-            scalars[STORED] -= c[member].stored
-            c[member].stored = 0
+            vacate(c, scalars, member)
             free[scalars[FREE]] = member
             scalars[FREE] += 1
             touch(dirty, scalars, member)
@@ -428,10 +454,9 @@ def replace_free(c, directory, scalars, slots, generation):
         slot = slots[row]
         if slot < scalars[USED] and in_directory(c, slot):
             unlink_window(c, directory, scalars, slot)
-        scalars[STORED] -= c[slot].stored
         scalars[USED] = max(scalars[USED], slot + 1)
-        c[slot].generation, c[slot].stored = generation[row], 0
-        c[slot].parent = c[slot].sibling = -1
+        c[slot].generation = generation[row]
+        vacate(c, scalars, slot)
 
 
 @compiled

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.compiling import compiled
+from forebay.store.index_kernels import root_of
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 """Where the rows of a window are that are not in the write buffer."""
@@ -84,6 +85,21 @@ def collect_items(c, heads, previous, generations, slots, count):
 
 
 @compiled
+def weigh_items(c, heads, previous, generations, slots, rows, owners, widths):
+    """The bytes of what is chained to each window, and to those that it absorbed; ``widths`` are of the rows of owners."""
+    weights = np.zeros(len(slots), np.float64)
+    for number in range(len(slots)):
+        member = slots[number]
+        while member >= 0:
+            item = heads[member] - 1 if member < len(heads) else -1
+            while item >= 0 and generations[item] == c[member].generation:
+                weights[number] += rows[item] * widths[owners[item]]
+                item = previous[item] - 1
+            member = c[member].sibling
+    return weights
+
+
+@compiled
 def find_repeated(slots, last):
     repeated = np.zeros(len(slots), np.bool_)
     for number in range(len(slots)):
@@ -142,11 +158,8 @@ def live_pieces(c, slot, generation):
     pieces, roots = np.empty(len(slot), np.int64), np.empty(len(slot), np.int32)
     count = 0
     for piece in range(len(slot)):
-        owner = slot[piece]
-        if c[owner].generation == generation[piece]:
-            while c[owner].parent >= 0:
-                owner = c[owner].parent
-            pieces[count], roots[count] = piece, owner
+        if c[slot[piece]].generation == generation[piece]:
+            pieces[count], roots[count] = piece, root_of(c, slot[piece])
             count += 1
     return pieces[:count], roots[:count]
 

@@ -115,7 +115,7 @@ class UnalignedStore:
         with self._loading():
             if not index_log.catch_up(self.index, self._log, log):
                 return False
-            self._extents.moved_to(log)
+            self._extents.moved_to(log, self.index)
         self._log = log
         for name in ("_written", "_prefetched", "_loaded"):
             self.__dict__.pop(name, None)
@@ -293,7 +293,10 @@ class UnalignedStore:
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes each window has on disk."""
-        return kernels.stored(self.index.columns, slots) * self.row_bytes
+        if not kernels.stored(self.index.columns, slots).any():
+            return np.zeros(len(slots))
+        self._load()
+        return self._extents.bytes_of(self.index, slots)
 
     @property
     def memory_bytes(self) -> int:
@@ -333,8 +336,8 @@ class UnalignedStore:
     def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
         """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
         self._counts.index_scans += 1
-        nearby = self._nearest(requested)
         self._load()
+        nearby = self._nearest(requested)
         reads: list[tuple[int, Rows, Slots, bool]] = []
         for number, rows, roots in self._extents.load(self.index).find(np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
@@ -369,8 +372,7 @@ class UnalignedStore:
             nearest = np.argpartition(ett, count)[:count]
             candidates, ett = candidates[nearest], ett[nearest]
         candidates = candidates[np.argsort(ett)]
-        room = self._room() / max(1.0, self.row_bytes)
-        fitting = np.searchsorted(np.cumsum(kernels.stored(self.index.columns, candidates)), room, side="right")
+        fitting = np.searchsorted(np.cumsum(self._extents.bytes_of(self.index, candidates)), self._room(), side="right")
         return candidates[:fitting]
 
     def _room(self) -> int:

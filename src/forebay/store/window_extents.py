@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
@@ -15,6 +16,7 @@ from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog, LogPart
 from forebay.store.form import Form
 from forebay.store.index_log import groups_of
 from forebay.store.key_index import KeyIndex, Slots
+from forebay.store.live_rows import Extents, LiveRows, emptiest
 from forebay.store.manifest import KIND_BITS
 from forebay.store.pictures import Array
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
@@ -34,8 +36,6 @@ _CLEARED = 4
 """A commit writes extents again as long as they have less than so many times the bytes that it has written of its own,"""
 _LEAST_CLEARED = 4 * SEGMENT_BYTES
 """or less than this."""
-_LOOKED = 32
-"""Extents are looked through for dead rows when one in so many rows has died since they were looked through last."""
 
 
 class WindowExtents:
@@ -54,27 +54,30 @@ class WindowExtents:
         self.numbers = groups_of(log, DATA)
         self._addresses: Addresses | None = None
         self._condemned: list[int] = []
-        self._known_dead = self._appended = 0
+        self._live_rows = LiveRows()
+        self._appended = 0
 
-    def moved_to(self, log: ExtentLog) -> None:
-        """Be those of another log, which goes on from this one."""
+    def moved_to(self, log: ExtentLog, index: KeyIndex) -> None:
+        """Be those of another log, which goes on from this one; ``index`` has gone on already."""
         before = self._log
         self._log, self.numbers = log, groups_of(log, DATA)
-        self._follow(before)
+        self._follow(before, index)
 
     def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], extents: Array, before: Groups) -> None:
         """Go on with what another process has known of where rows lie, when the log was as it was before."""
         self._addresses = Addresses(index)
         self._addresses.use(addresses, extents)
-        self._follow(before)
+        self._follow(before, index)
 
-    def _follow(self, before: Groups) -> None:
+    def _follow(self, before: Groups, index: KeyIndex) -> None:
         """Know of the extents that the log has now what was known of those before."""
-        if not self._addresses and not self._condemned:
-            return
         had = groups_of(before, DATA)
         others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(self._log, n)}
         self._condemned = [number for number in self._condemned if number not in others]
+        self._live_rows.forget(others)
+        died = self._died(index)
+        for number in others.intersection(self.numbers):
+            self._live_rows.write(number, self._log.rows_of([number]), died)
         if self._addresses:
             for number in others.intersection(had):
                 self._addresses.drop(number)
@@ -90,6 +93,13 @@ class WindowExtents:
     def row_bytes(self) -> float:
         """The mean size of a row; 0 if there is none."""
         return self._log.bytes_of(self.numbers) / max(1, self._log.rows_of(self.numbers))
+
+    def bytes_of(self, index: KeyIndex, slots: Slots) -> npt.NDArray[np.float64]:
+        """About how many bytes windows have: as many as other rows of the extents in which theirs lie."""
+        return self.load(index).bytes_of(slots, self._width)
+
+    def _width(self, number: int) -> float:
+        return self._log.bytes_of([number]) / max(1, self._log.rows_of([number]))
 
     # reading ---------------------------------------------------------------------------------------------------------
 
@@ -135,7 +145,7 @@ class WindowExtents:
     def append(self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots) -> None:
         """Write rows, which are in order, as the youngest extents."""
         self._appended += batch.nbytes
-        self._write(index, batch, slots, self.numbers[-1] + 1 if self.numbers else 0)
+        self._write(index, batch, slots, self.numbers[-1] + 1 if self.numbers else 0, self._died(index))
 
     def combine(self, index: KeyIndex, merged: Merged) -> None:
         """Write small extents of consecutive commits again as one, if they have become many."""
@@ -162,65 +172,78 @@ class WindowExtents:
         while self._condemned and left > 0:
             number = self._condemned.pop()
             if number in self.numbers:  # it may have become part of another one
-                left -= self._log.bytes_of([number])
-                self._rewrite(index, merged, [number])
-        if not self._condemned:
-            self._known_dead = self._log.rows_of(self.numbers) - index.stored_rows
-            if self._log.compact(most) and self._addresses:
-                self._addresses.forget_rows()  # they have the files from which extents have moved
+                left -= self._rewrite(index, merged, [number])
+        if not self._condemned and self._log.compact(most) and self._addresses:
+            self._addresses.forget_rows()  # they have the files from which extents have moved
         return begun
 
     def _emptiest(self, index: KeyIndex, most: float) -> list[int] | None:
-        """Extents with too many dead rows, the emptiest one last; None if files are not too many times what is live."""
-        stored = self._log.rows_of(self.numbers)
-        dead = max(0, stored - index.stored_rows)
-        size, of_windows = (self._log.bytes_of(groups) for groups in (self._log.groups.tolist(), self._with_pieces()))
-        if self._log.disk_bytes <= max(LEAST_COMPACTED, most * (size - of_windows * dead / max(1, stored))):
+        """Extents with too many dead bytes, the emptiest one last; None if files are not too many times what is live."""
+        size, disk = self._log.bytes_of(self._log.groups.tolist()), self._log.disk_bytes
+        extents = self._weighed()
+        others = size - int(extents.sizes.sum())
+        if disk <= max(LEAST_COMPACTED, most * (others + self._live_rows.least_bytes(extents, index.stored_rows))):
             return None
-        if stored <= most * index.stored_rows:
-            return []  # what is dead is whole extents in files with others
-        if dead < self._known_dead + stored // _LOOKED:
-            return None
-        self._known_dead = dead
-        rows = {number: self._log.rows_of([number]) for number in self.numbers}
-        live = {number: self._pieces_of(number).live_rows(index.columns) for number in rows}
-        full = [number for number in rows if live[number] * most < rows[number]]
-        return sorted(full, key=lambda number: live[number] / rows[number], reverse=True)
+        live = self._live_rows.look(
+            extents, index.stored_rows, lambda number: self._pieces_of(number).live_rows(index.columns)
+        )
+        allowed = max(LEAST_COMPACTED, most * (others + float(live @ extents.widths)))
+        condemned = emptiest(extents, live, most if disk > allowed else np.inf)
+        if not condemned and disk <= max(LEAST_COMPACTED, most * size):
+            return None  # nor is there what is dead as whole extents in files with others
+        return condemned
 
-    def _with_pieces(self) -> Iterator[int]:
-        for number in self.numbers:
-            yield from (number, _PIECES | number)
+    def _weighed(self) -> Extents:
+        """The extents with the bytes of their rows and pieces."""
+        numbers = np.array(self.numbers, np.int64)
+        sizes = [self._log.bytes_of((number, _PIECES | number)) for number in self.numbers]
+        rows = [self._log.rows_of([number]) for number in self.numbers]
+        return Extents(numbers, np.array(sizes, np.int64), np.array(rows, np.int64))
 
-    def _write(self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots, number: int, most: int | None = None) -> None:
-        """Write rows as extents numbered from ``number`` on, ``most`` of them at most."""
+    def _died(self, index: KeyIndex) -> int:
+        """How many rows have died so far."""
+        return self._live_rows.died(self._log.rows_of(self.numbers), index.stored_rows)
+
+    def _write(
+        self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots, number: int, died: int, most: int | None = None
+    ) -> None:
+        """Write rows as extents numbered from ``number`` on, ``most`` of them at most; ``died`` rows had died before."""
         bounds = cuts(batch.num_rows, batch.nbytes, SEGMENT_BYTES, most)
         for begin, end in itertools.pairwise(bounds):
             pieces = Pieces.of(slots[begin:end], index)
             self._log.append(number, batch.slice(begin, end - begin))
             self._log.append(_PIECES | number, pieces.as_batch())
+            self._live_rows.write(number, end - begin, died)
             if self._addresses:
                 self._addresses.add(number, pieces)
             self.numbers.append(number)
             number += 1
         self.numbers.sort()
 
-    def _rewrite(self, index: KeyIndex, merged: Merged, numbers: list[int]) -> None:
-        """Write neighbouring extents again without their dead rows, together and in order of ETT."""
+    def _rewrite(self, index: KeyIndex, merged: Merged, numbers: list[int]) -> int:
+        """Write neighbouring extents again without their dead rows, together and in order of ETT.
+
+        Gives the bytes of those that had live rows: nothing is read or written for the others.
+        """
+        died, stored = self._died(index), self._log.rows_of(numbers)
         live = [(number, *self._pieces_of(number).live(index.columns)) for number in numbers]
         live = [(number, rows, slots) for number, rows, slots in live if len(rows)]
         parts = self.take([(number, rows) for number, rows, _ in live])
+        size = self._log.bytes_of(number for number, _, _ in live)
+        self._live_rows.clear(numbers, stored - sum(len(rows) for _, rows, _ in live))
         for number in numbers:
             self._log.drop([number, _PIECES | number])
             self.numbers.remove(number)
             if self._addresses:
                 self._addresses.drop(number)
         if not parts:
-            return
+            return 0
         before = np.concatenate([slots for _, _, slots in live])
         batch, slots = merged(pa.concat_batches(parts), before)
         _count_merged(index, before, slots)
         order, _, _ = by_trigger_time(slots, index.columns)
-        self._write(index, batch.take(pa.array(order)), slots[order], numbers[0], len(numbers))
+        self._write(index, batch.take(pa.array(order)), slots[order], numbers[0], died, len(numbers))
+        return size
 
     def _pieces_of(self, number: int) -> Pieces:
         return Pieces.read(next(self._log.read(_PIECES | number)))
