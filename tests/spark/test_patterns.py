@@ -65,6 +65,21 @@ def test_a_gap_of_a_day_is_as_long_as_the_day(spark):
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
+def test_keys_that_may_be_different_functions_are_refused(stream):
+    """Their names are those of columns of stored events, and so must follow from what they are."""
+    more, less = F.udf(lambda x: x + 1, "long"), F.udf(lambda x: x - 1, "long")
+    windows, count = fb.window("ts", "10 seconds"), fb.count("*").alias("n")
+    df = stream.static
+    patterns = fb.patterns(df, "key")
+    with pytest.raises(InvalidArgument, match="two patterns have keys that read alike, <lambda>"):
+        patterns.add("a", windows, count, keys=[more("l")]).add("b", windows, count, keys=[less("l")]).results()
+    alike = [("s",), (F.col("s"),), (df.s,), (F.upper("s"),), (F.upper("s"),), (F.transform("k_array", F.abs),)]
+    for number, keys in enumerate((*alike, (F.transform("k_array", F.abs),))):
+        patterns = patterns.add(f"p{number}", windows, count, keys=keys)
+    assert patterns.of("p3").count() == patterns.of("p4").count() > 10
+    assert patterns.of("p0").count() == patterns.of("p2").count() > 10
+
+
 def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path):
     push_watermark(stream, 1)
     rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")

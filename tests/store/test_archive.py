@@ -224,6 +224,8 @@ def test_a_file_that_is_half_written_does_not_have_its_name_yet(tmp_path, monkey
     archive = remote_archive.RemoteArchive(pafs.PyFileSystem(system), str(tmp_path / "safe"), "hdfs").within("0")
     archive.write("note", b"first")
     archive.write("note", b"second")
+    archive.write("note", b"second")  # as another writer may have done meanwhile
+    assert list(archive.names()) == ["note"]
     system.breaks = True
     for name in ("note", "other"):
         with pytest.raises(StateDirectoryError, match="the writer has died"):

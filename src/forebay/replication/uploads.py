@@ -87,8 +87,10 @@ class Uploads:
     def forget(self, instance: str) -> None:
         """An instance is not held any more: whoever has its newest version uploads that."""
         with self._changed:
-            self._wishes.pop(instance, None)
-            self._changed.notify_all()
+            wish = self._wishes.pop(instance, None)
+            if wish is not None:
+                wish.failed, wish.error = ATTEMPTS, f"{instance} is not held here any more"
+                self._changed.notify_all()
 
     def wait(self, instance: str, version: Version) -> None:
         """Return when a version that was wished for is safe, or one that was made after it.
@@ -98,10 +100,12 @@ class Uploads:
         StateDirectoryError
             If it cannot be uploaded.
         ReplicationError
-            If this agent is ending.
+            If this agent is ending, or does not hold the instance any more.
         """
         with self._changed:
-            wish = self._wishes[instance]
+            wish = self._wishes.get(instance)
+            if wish is None:
+                raise ReplicationError(f"{instance} is not held here any more")
             wish.waiting, wish.failed = wish.waiting + 1, 0
             try:
                 self._changed.wait_for(lambda: self._settled(wish, version), WAIT_SECONDS)

@@ -225,7 +225,8 @@ class OperatorState:
             newest = max(newest, *kept, -1)
             if kept and next(iter(instance.versions)).number > 1:  # what came before has been collected
                 oldest = max(oldest, kept[0])
-        if not oldest <= batch <= newest:
+        known = self.committed >= 0  # else later micro-batches may have changed nothing
+        if batch < oldest or (known and batch > newest):
             raise InvalidArgument(
                 f"the state of {self.id} is not there as of micro-batch {batch}, but as of those from {oldest} to {newest}. "
                 "Name one of these; spark.forebay.retainBatches says how many are kept."

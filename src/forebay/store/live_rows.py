@@ -52,10 +52,6 @@ class LiveRows:
     def clear(self, numbers: Iterable[int], dead: int) -> None:
         """So many dead rows are gone together with the extents that had them."""
         self._cleared += dead
-        self.forget(numbers)
-
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Know nothing of extents."""
         for number in numbers:
             self._known.pop(number, None)
 

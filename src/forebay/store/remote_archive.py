@@ -25,7 +25,7 @@ _REQUESTS = 8
 """Files on their way at the same time."""
 
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
-"""File systems on which a file needs no directory, and exists only once it is whole."""
+"""File systems on which a file needs no directory, and has its content when it is closed."""
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Schemes of Hadoop that pyarrow calls otherwise."""
@@ -120,7 +120,10 @@ class RemoteArchive:
             else:
                 self._filesystem.create_dir(directory, recursive=True)
                 self._write(temporary, data)
-                self._rename(temporary, path)
+                try:
+                    self._rename(temporary, path, data)
+                except FileNotFoundError as error:  # another writer was faster: once more
+                    raise OSError(str(error)) from error
 
         self._request("write", name, put)
 
@@ -128,22 +131,25 @@ class RemoteArchive:
         with self._filesystem.open_output_stream(path) as stream:
             stream.write(data)
 
-    def _rename(self, path: str, target: str) -> None:
-        """Give a file its name; what had that name before goes, which HDFS does not do by itself."""
+    def _rename(self, path: str, target: str, data: pa.Buffer) -> None:
+        """Give a file its name. HDFS gives it none that another file has; whoever made that may have written the same."""
         try:
             self._filesystem.move(path, target)
         except OSError:
             if not self._filesystem.get_file_info(target).is_file:
                 raise
-            self._filesystem.delete_file(target)
-            self._filesystem.move(path, target)
+            if self._content(target).equals(data):
+                self._filesystem.delete_file(path)
+            else:
+                self._filesystem.delete_file(target)
+                self._filesystem.move(path, target)
+
+    def _content(self, path: str) -> pa.Buffer:
+        with self._filesystem.open_input_file(path) as stream:
+            return stream.read_buffer()
 
     def _get(self, name: str) -> pa.Buffer:
-        def get() -> pa.Buffer:
-            with self._filesystem.open_input_file(f"{self._path}/{name}") as stream:
-                return stream.read_buffer()
-
-        return self._request("read", name, get)
+        return self._request("read", name, lambda: self._content(f"{self._path}/{name}"))
 
     def _request(self, action: str, name: str, request: Callable[[], Given]) -> Given:
         for pause in (*(PAUSE_SECONDS * 2**attempt for attempt in range(ATTEMPTS - 1)), None):

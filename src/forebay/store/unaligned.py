@@ -115,7 +115,7 @@ class UnalignedStore:
         with self._loading():
             if not index_log.catch_up(self.index, self._log, log):
                 return False
-            self._extents.moved_to(log, self.index)
+            self._extents.moved_to(log)
         self._log = log
         for name in ("_written", "_prefetched", "_loaded"):
             self.__dict__.pop(name, None)

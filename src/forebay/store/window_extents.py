@@ -57,27 +57,24 @@ class WindowExtents:
         self._live_rows = LiveRows()
         self._appended = 0
 
-    def moved_to(self, log: ExtentLog, index: KeyIndex) -> None:
-        """Be those of another log, which goes on from this one; ``index`` has gone on already."""
+    def moved_to(self, log: ExtentLog) -> None:
+        """Be those of another log, which goes on from this one."""
         before = self._log
         self._log, self.numbers = log, groups_of(log, DATA)
-        self._follow(before, index)
+        self._follow(before)
 
     def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], extents: Array, before: Groups) -> None:
         """Go on with what another process has known of where rows lie, when the log was as it was before."""
         self._addresses = Addresses(index)
         self._addresses.use(addresses, extents)
-        self._follow(before, index)
+        self._follow(before)
 
-    def _follow(self, before: Groups, index: KeyIndex) -> None:
+    def _follow(self, before: Groups) -> None:
         """Know of the extents that the log has now what was known of those before."""
         had = groups_of(before, DATA)
         others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(self._log, n)}
         self._condemned = [number for number in self._condemned if number not in others]
-        self._live_rows.forget(others)
-        died = self._died(index)
-        for number in others.intersection(self.numbers):
-            self._live_rows.write(number, self._log.rows_of([number]), died)
+        self._live_rows = LiveRows()  # as in a store that was opened anew
         if self._addresses:
             for number in others.intersection(had):
                 self._addresses.drop(number)

@@ -18,6 +18,7 @@ Keys = Column | str | list[Column | str] | tuple[Column | str, ...]
 _LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
 """The variables of a function, which Spark numbers from the first one of the session on."""
 _NUMBERED = re.compile(r"\b\w+_\d+\b")
+_WRAPPED = "columnnodeexpression("
 _ATTRIBUTE = re.compile(r"UnresolvedAttribute\(List\(([^()]*)\),None,false\)")
 _ADDRESS = re.compile(r"\[(?:[BCDFIJSZ]|L[\w.$]+;)@[0-9a-f]+")
 """How Java shows an array: by its address."""
@@ -31,8 +32,9 @@ def text_of(column: Column | str) -> str:
     if isinstance(column, str):
         return column
     text = str(column).removeprefix("Column<'").removesuffix("'>")
-    text = _without(_without(text, ",Origin(", inner=False), "columnnodeexpression(", inner=True)
-    text = _ATTRIBUTE.sub(lambda found: found[1].replace(", ", "."), text)
+    if _WRAPPED in text:  # the arguments of a Python function
+        text = _without(_without(text, ",Origin(", inner=False), _WRAPPED, inner=True)
+        text = _ATTRIBUTE.sub(lambda found: found[1].replace(", ", "."), text)
     if _ADDRESS.search(text):
         for value in _binaries(column._jc.node()):  # type: ignore[operator]  # a py4j object
             text = _ADDRESS.sub(f"X'{value.hex()}'", text, count=1)

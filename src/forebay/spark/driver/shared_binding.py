@@ -25,7 +25,6 @@ from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.shared_results import shared_results
-from forebay.state.layout import NAMESAKE
 from forebay.windows import END, TIME, SharedWindows, bound_of
 
 
@@ -83,20 +82,33 @@ def bind_patterns(
 
 
 def _further_keys(asked: Sequence[Asked]) -> tuple[dict[str, Column], list[list[str]]]:
-    """The keys that patterns have beside the common ones, each expression once, by their names; and the names by pattern."""
+    """The keys that patterns have beside the common ones, each expression once, by their names; and the names by pattern.
+
+    Names follow from the text alone: stored events keep their columns when patterns come and go.
+    """
     columns: dict[str, Column] = {}
-    found = []
-    for key in (key for each in asked for key in each.keys):
-        column = F.col(key) if isinstance(key, str) else key
-        name = next((name for name, known in columns.items() if known._jc.equals(column._jc)), None)  # type: ignore[operator]
-        if name is None:
-            name = f"k_{hashlib.sha256(text_of(key).encode()).hexdigest()[:10]}"
-            if name in columns:  # another expression with the same text
-                name += f"{NAMESAKE}{len(columns)}"
-            columns[name] = column
-        found.append(name)
-    names = iter(found)
-    return columns, [[next(names) for _ in each.keys] for each in asked]
+    names: list[list[str]] = []
+    for each in asked:
+        names.append([])
+        for key in each.keys:
+            column, text = F.col(key) if isinstance(key, str) else key, text_of(key)
+            name = f"k_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+            known = columns.setdefault(name, column)
+            _require_same(known, column, text, "keys")
+            names[-1].append(name)
+    return columns, names
+
+
+def _require_same(known: Column, other: Column, text: str, what: str) -> None:
+    """Of two expressions with one text: they may be different Python functions.
+
+    What is no call is a column, and variables of lambda functions are others each time.
+    """
+    if "(" in text and "->" not in text and not known._jc.equals(other._jc):  # type: ignore[operator]  # a py4j object
+        raise InvalidArgument(
+            f"two patterns have {what} that read alike, {text}, and may be different functions. Make it a column of its own "
+            "with withColumn, and name that."
+        )
 
 
 def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructField]:
@@ -110,12 +122,7 @@ def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str
     timed = (call.times[TIME] for each, call in zip(asked, calls, strict=True) if each.window.in_event_time)
     times: dict[str, Column] = {}
     for time in timed:
-        known = times.setdefault(text_of(time), time)
-        if not known._jc.equals(time._jc):  # type: ignore[operator]  # a py4j object
-            raise InvalidArgument(
-                f"two patterns have times that read alike, {text_of(time)}, and may be different functions. Make it a "
-                "column of its own with withColumn, and name that."
-            )
+        _require_same(times.setdefault(text_of(time), time), time, text_of(time), "times")
     if len(times) > 1:
         raise InvalidArgument(
             f"the patterns are over the time columns {' and '.join(sorted(times))}; patterns that share events need one. "
