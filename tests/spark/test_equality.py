@@ -226,7 +226,10 @@ def test_timestamps_without_a_time_zone(spark, stream, tmp_path):
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.parametrize("aggregate", [fb.sum("l"), fb.collect_set("l")], ids=["columns", "blobs"])
+@pytest.mark.parametrize(
+    "aggregate",
+    [pytest.param(fb.sum("l"), marks=pytest.mark.slow, id="columns"), pytest.param(fb.collect_set("l"), id="blobs")],
+)
 def test_columns_of_one_name(stream, tmp_path, aggregate):
     results = []
     for df in (stream.static, stream.streaming("1 second")):

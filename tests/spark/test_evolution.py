@@ -163,7 +163,7 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, case):
     assert fb.progress(query).rowsIn > first.rowsIn > 0 == first.rowsOut
 
 
-@pytest.mark.parametrize("holistic", [False, True])
+@pytest.mark.parametrize("holistic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_python_functions_go_on_after_a_restart(growing, tmp_path, holistic):
     """A window that is open then has all its rows: the expression is the same one, wherever the program makes it."""
     aggregate = fb.median if holistic else fb.sum

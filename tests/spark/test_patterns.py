@@ -76,8 +76,7 @@ def test_keys_that_may_be_different_functions_are_refused(stream):
     alike = [("s",), (F.col("s"),), (df.s,), (F.upper("s"),), (F.upper("s"),), (F.transform("k_array", F.abs),)]
     for number, keys in enumerate((*alike, (F.transform("k_array", F.abs),))):
         patterns = patterns.add(f"p{number}", windows, count, keys=keys)
-    assert patterns.of("p3").count() == patterns.of("p4").count() > 10
-    assert patterns.of("p0").count() == patterns.of("p2").count() > 10
+    assert patterns.results().columns == ["pattern", "key", *(f"p{number}" for number in range(len(alike) + 1))]
 
 
 def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path):
