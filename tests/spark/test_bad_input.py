@@ -20,7 +20,7 @@ from forebay.errors import (
     UnsupportedConfiguration,
     UnsupportedType,
 )
-from forebay.spark.driver import conf
+from forebay.spark.driver import unknown_settings
 from forebay.spark.driver.binding import analysis
 
 
@@ -409,7 +409,7 @@ def test_settings_of_the_stores(df, spark, setting, value, message):
 
 
 def test_a_name_that_is_no_setting_is_warned_of_once(spark, df, monkeypatch, caplog):
-    monkeypatch.setattr(conf, "_unknown", {})
+    monkeypatch.setattr(unknown_settings, "_warned", {})
     names = ("spark.forebay.memoryMb", "spark.forebay.zzz", "spark.forebay.internal.whatever")
     for name in names:
         spark.conf.set(name, "64")
@@ -429,7 +429,7 @@ def test_a_name_that_is_no_setting_is_warned_of_once(spark, df, monkeypatch, cap
 def test_all_settings_are_described():
     described = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
     table = described.partition("## Settings of Spark")[0]
-    assert set(re.findall(r"^\| `spark\.forebay\.(\w+)`", table, re.MULTILINE)) == set(conf.SETTINGS)
+    assert set(re.findall(r"^\| `spark\.forebay\.(\w+)`", table, re.MULTILINE)) == set(unknown_settings.SETTINGS)
 
 
 def test_polars_is_not_imported_with_forebay():

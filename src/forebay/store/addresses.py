@@ -132,7 +132,10 @@ class Addresses:
         if new:
             self._widths = np.concatenate([self._widths, new])
         chains = self._index.columns, self._heads, self._previous, self._generations, slots
-        return kernels.weigh_items(*chains, self._rows, self._owners, self._widths)
+        counts = kernels.count_items(*chains)
+        pieces, _ = kernels.collect_items(*chains, int(counts.sum()))
+        weights = self._rows[pieces] * self._widths[self._owners[pieces]]
+        return np.bincount(np.repeat(np.arange(len(slots)), counts), weights, len(slots)).astype(np.float64)
 
     def of(self, slot: int, read: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival.

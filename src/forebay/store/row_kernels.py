@@ -85,21 +85,6 @@ def collect_items(c, heads, previous, generations, slots, count):
 
 
 @compiled
-def weigh_items(c, heads, previous, generations, slots, rows, owners, widths):
-    """The bytes of what is chained to each window, and to those that it absorbed; ``widths`` are of the rows of owners."""
-    weights = np.zeros(len(slots), np.float64)
-    for number in range(len(slots)):
-        member = slots[number]
-        while member >= 0:
-            item = heads[member] - 1 if member < len(heads) else -1
-            while item >= 0 and generations[item] == c[member].generation:
-                weights[number] += rows[item] * widths[owners[item]]
-                item = previous[item] - 1
-            member = c[member].sibling
-    return weights
-
-
-@compiled
 def find_repeated(slots, last):
     repeated = np.zeros(len(slots), np.bool_)
     for number in range(len(slots)):

@@ -73,6 +73,11 @@ def _binaries(node: Any) -> Iterator[bytes]:
             yield from _binaries(children.apply(place))
 
 
+def same_expression(one: Column, other: Column) -> bool:
+    """Whether two columns are the same expression, which Spark tells by more than their text."""
+    return bool(one._jc.equals(other._jc))  # type: ignore[operator]  # a py4j object
+
+
 def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
     """The keys that a call got, one by one or in lists, as Spark takes them; ``caller`` names the call in errors."""
     found: list[Column | str] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import os
@@ -22,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
 from forebay.spark.driver.capture import CAPTURE
 from forebay.spark.driver.configure import PROVIDER, ROCKSDB, STATIC, missing
-from forebay.spark.properties import INTERNAL, PREFIX
+from forebay.spark.driver.unknown_settings import warn_of_unknown
+from forebay.spark.properties import PREFIX
 from forebay.state.places import Durability, Place, local_path
 from forebay.store.archive import archive_at
 from forebay.store.options import Options
@@ -38,32 +38,7 @@ MOST_PORTS = (1 << 16) - 1
 
 _log = logging.getLogger("forebay")
 
-SETTINGS = (
-    "agentPort",
-    "captureTrace",
-    "copyMBPerSecond",
-    "durability",
-    "handover",
-    "instancesPerPartition",
-    "keptMB",
-    "localDirectory",
-    "maxSpaceAmplification",
-    "memoryMB",
-    "prometheusPort",
-    "readBatchRatio",
-    "replicas",
-    "retainBatches",
-    "stateDirectory",
-    "uploadBehind",
-    "virtualNodes",
-    "writeBufferMB",
-)
-"""All settings there are, without their prefix."""
-
 _advised: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-
-_unknown: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
-"""The names that are no settings of which a session has been warned."""
 
 Setting = TypeVar("Setting")
 
@@ -133,7 +108,7 @@ class Conf:
         ``streaming`` says whether it is to run over a stream, which needs more.
         """
         problems: list[ForebayError] = []
-        _warn_of_unknown(session)
+        warn_of_unknown(session)
 
         def read(reader: Callable[..., Setting], *arguments: Any) -> Setting:
             try:
@@ -220,29 +195,6 @@ def _require_rocksdb(session: SparkSession) -> None:
             "fb.configure(SparkSession.builder), or set them before the query is started:\n%s",
             _calls(absent),
         )
-
-
-def _warn_of_unknown(session: SparkSession) -> None:
-    """A warning of each name under our prefix that is no setting, once for each session."""
-    warned = _unknown.setdefault(session, set())
-    for name in sorted(session.conf.getAll):
-        if (
-            not name.startswith(PREFIX)
-            or name.startswith(INTERNAL)
-            or name.removeprefix(PREFIX) in SETTINGS
-            or name in warned
-        ):
-            continue
-        warned.add(name)
-        nearest = _nearest(name.removeprefix(PREFIX))
-        advice = f"Did you mean {PREFIX}{nearest}?" if nearest else f"The settings are {', '.join(SETTINGS)}."
-        _log.warning("%s is no setting of forebay, so it has no effect. %s", name, advice)
-
-
-def _nearest(name: str) -> str | None:
-    """The setting that is spelled most like a name, if one is."""
-    spelled = {setting.lower(): setting for setting in SETTINGS}
-    return next((spelled[found] for found in difflib.get_close_matches(name.lower(), spelled, 1)), None)
 
 
 def _calls(settings: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import InvalidArgument, UnsupportedType
-from forebay.spark.driver.columns import quoted, text_of
+from forebay.spark.driver.columns import quoted, same_expression, text_of
 from forebay.state.layout import NAMESAKE
 
 _PLAIN = (
@@ -59,7 +59,7 @@ class Inputs:
     def add(self, column: Column) -> str:
         """The name of an input column for an expression. Expressions are compared as Spark does, not by their text."""
         for name, known in self._expressions.items():
-            if known._jc.equals(column._jc):  # type: ignore[operator]  # a py4j object
+            if same_expression(known, column):
                 return name
         kind, text = self._df.select(column).schema.fields[0].dataType, text_of(column)
         require_supported(kind, text)

@@ -19,7 +19,7 @@ from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import arrow_schema
 from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
-from forebay.spark.driver.columns import text_of
+from forebay.spark.driver.columns import same_expression, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
@@ -104,7 +104,7 @@ def _require_same(known: Column, other: Column, text: str, what: str) -> None:
 
     What is no call is a column, and variables of lambda functions are others each time.
     """
-    if "(" in text and "->" not in text and not known._jc.equals(other._jc):  # type: ignore[operator]  # a py4j object
+    if "(" in text and "->" not in text and not same_expression(known, other):
         raise InvalidArgument(
             f"two patterns have {what} that read alike, {text}, and may be different functions. Make it a column of its own "
             "with withColumn, and name that."
