@@ -77,6 +77,13 @@ def test_a_window_is_two_columns_and_long_batches_are_cut():
     assert frames[1]["c2"].tolist() == [rows - 1]
 
 
+def test_few_results_are_put_together():
+    batches = [pa.record_batch([pa.array(range(rows))], ["n"]) for rows in (2, 0, blobs.FEW_ROWS, 3)]
+    frames = list(emitted.as_columns(batches, "mark"))
+    assert [len(frame) for frame in frames] == [blobs.FEW_ROWS + 2, 3]
+    assert [n for frame in frames for n in frame["c0"]] == [n for batch in batches for n in batch[0].to_pylist()]
+
+
 def test_blobs_have_all_batches():
     batches = [pa.record_batch([pa.array([decimal.Decimal(1)])], ["d"])] * 3
     (found,) = converted(emitted.as_blobs(batches, "mark"), T.StructType(beside("mark")))

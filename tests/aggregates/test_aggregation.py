@@ -116,6 +116,61 @@ def test_variance_does_not_depend_on_how_rows_are_grouped(values, data):
     assert found.to_pylist() == [pytest.approx(expected, rel=1e-6, abs=1e-6) if known else None]
 
 
+KEYS = {pl.Int64: lambda key: key, pl.Datetime("us"): lambda key: key, pl.String: str}
+COLUMNS = {
+    "whole": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    "small": (pa.int16(), st.integers(-5, 5)),
+    "real": (pa.float64(), st.integers(-(10**6), 10**6).map(float) | st.just(NAN)),  # their sums are exact
+    "when": (pa.timestamp("us", "UTC"), st.integers(-1000, 1000)),
+}
+
+
+def results(aggregation, frames):
+    """What partial aggregates of the frames give when they are merged, with the keys as text."""
+    merged = aggregation.merge(pl.concat([aggregation.partial(rows) for rows in frames]))
+    keys = [merged[key].to_physical().cast(pl.String).to_list() for key in aggregation.keys]
+    return keys, [str(column.to_pylist()) for column in aggregation.finish(merged)], merged["rows"].to_list()
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@given(data=st.data())
+def test_numbers_as_keys_give_what_strings_give(nulls, data):
+    rows = data.draw(st.integers(1, 40))
+
+    def drawn(values):
+        return data.draw(st.lists(st.none() | values if nulls else values, min_size=rows, max_size=rows))
+
+    columns = {name: pa.array(drawn(values), kind) for name, (kind, values) in COLUMNS.items()}
+    aggregates = [BoundAggregate("all", "count", (), (), pa.int64())]
+    for name, (kind, _) in COLUMNS.items():
+        aggregates.append(BoundAggregate(f"{name} count", "count", (name,), (kind,), pa.int64()))
+        aggregates += [BoundAggregate(f"{name} {function}", function, (name,), (kind,), kind) for function in ("min", "max")]
+        if kind != COLUMNS["when"][0]:
+            total = pa.int64() if pa.types.is_integer(kind) else pa.float64()
+            aggregates.append(BoundAggregate(f"{name} sum", "sum", (name,), (kind,), total, {"ansi": False}))
+    numbers = [data.draw(st.lists(st.integers(-3, 3), min_size=rows, max_size=rows)) for _ in range(2)]
+    cut = data.draw(st.integers(1, rows))
+    found = []
+    for dtype, of in KEYS.items():
+        keys = {f"key{place}": pl.Series(list(map(of, some)), dtype=dtype) for place, some in enumerate(numbers)}
+        frame = pl.DataFrame({**keys, **{name: pl.Series(values) for name, values in columns.items()}})
+        found.append(results(Aggregation(tuple(keys), tuple(aggregates)), [frame[:cut], frame[cut:]]))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("function", ["median", "collect_list"])
+@given(st.lists(st.tuples(st.integers(-3, 3), st.none() | st.floats(-9, 9)), min_size=1))
+def test_holistic_aggregates_of_numbers_as_keys_are_those_of_strings(function, rows):
+    result = pa.float64() if function == "median" else pa.list_(pa.float64())
+    aggregation = Aggregation(("k",), (BoundAggregate("r", function, ("x",), (pa.float64(),), result),))
+    values = pl.Series([value for _, value in rows], dtype=pl.Float64)
+    keys = [key for key, _ in rows]
+    frames = [pl.DataFrame({"k": some, "x": values}) for some in (keys, list(map(str, keys)))]
+    numbers, strings = (aggregation.partial(frame) for frame in frames)
+    assert numbers["k"].cast(pl.String).to_list() == strings["k"].to_list()
+    assert aggregation.finish(numbers)[0].to_pylist() == aggregation.finish(strings)[0].to_pylist()
+
+
 @pytest.mark.parametrize(
     ("values", "order", "expected"),
     [

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from forebay.aggregates import counted, holistic, incremental, sketches
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.grouping import Groups
 
 ROWS = "rows"
 """The column of a partial aggregate that counts the rows in it."""
@@ -57,7 +58,7 @@ class Aggregation:
         parts: dict[str, incremental.Part] = {}
         for aggregate in self.aggregates:
             parts |= _function(aggregate).parts(aggregate)
-        parts |= {name: incremental.Part(pl.col(name).first(), pl.Expr.first) for name in self.carried}
+        parts |= {name: incremental.first_of(name) for name in self.carried}
         object.__setattr__(self, "_parts", parts)
 
     @property
@@ -67,13 +68,23 @@ class Aggregation:
 
     def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates, one row per key (and per value of ``by``) in order of arrival, with a `ROWS` column."""
-        parts = [part.partial.alias(name) for name, part in self._parts.items()]
-        return _grouped(rows, [*by, *self.keys], [pl.len().cast(pl.Int64).alias(ROWS), *parts])
+        by, parts = [*by, *self.keys], self._parts
+        compiled = {name: part.grouped for name, part in parts.items()}
+        found = _compiled(rows, by, {ROWS: lambda groups, rows: groups.sizes, **compiled})
+        if found is None:
+            expressions = [part.partial.alias(name) for name, part in parts.items()]
+            found = _grouped(rows, by, [pl.len().cast(pl.Int64).alias(ROWS), *expressions])
+        return found
 
     def merge(self, partials: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates merged, one row per key (and per value of the columns ``by``), in order of arrival."""
-        parts = [part.merged(name).alias(name) for name, part in self._parts.items()]
-        return _grouped(partials, [*by, *self.keys], [pl.col(ROWS).sum(), *parts])
+        by, parts = [*by, *self.keys], self._parts
+        compiled = {name: part.joined_of(name) for name, part in parts.items()}
+        found = _compiled(partials, by, {ROWS: lambda groups, partials: groups.sums(partials[ROWS]), **compiled})
+        if found is None:
+            expressions = [part.merged(name).alias(name) for name, part in parts.items()]
+            found = _grouped(partials, by, [pl.col(ROWS).sum(), *expressions])
+        return found
 
     def running(self, partials: pl.DataFrame, groups: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
         """Each partial aggregate merged with all those before it in its group; those of a group are together, in order.
@@ -118,7 +129,23 @@ def _function(aggregate: BoundAggregate) -> incremental.Function:
     return (counted.FUNCTIONS if aggregate.counted else FUNCTIONS)[aggregate.function]
 
 
+def _compiled(rows: pl.DataFrame, by: list[str], columns: Mapping[str, incremental.Grouped | None]) -> pl.DataFrame | None:
+    """Groups in order of arrival, without polars; None where it has to make a column, or to find the groups."""
+    if not all(columns.values()):
+        return None
+    groups = Groups.of(rows, by)
+    if groups is None:
+        return None
+    found: dict[str, pl.Series] = {name: groups.first(rows[name]) for name in by}
+    for name, of in columns.items():
+        column = of(groups, rows) if of else None
+        if column is None:
+            return None
+        found[name] = column
+    return pl.DataFrame(found)
+
+
 def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:
     """Groups in order of arrival: a task that runs again must give the same bytes, see note 12."""
-    groups = rows.group_by(by or pl.lit(0).alias(_NO_KEY), maintain_order=True)
-    return groups.agg(expressions).drop(_NO_KEY, strict=False)
+    groups = rows.group_by(by or pl.lit(0).alias(_NO_KEY), maintain_order=True).agg(expressions)
+    return groups if by else groups.drop(_NO_KEY)

@@ -26,17 +26,18 @@ def _all_name(aggregate: BoundAggregate) -> str:
 
 
 def _all(aggregate: BoundAggregate) -> Parts:
-    return {_all_name(aggregate): Part(_values(aggregate))}
+    column = aggregate.inputs[0]
+    return {_all_name(aggregate): Part(_values(aggregate), grouped=lambda groups, rows: groups.lists(rows[column]))}
 
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     """Values are sorted here, all groups in one call: polars would set up a sort for every group."""
-    lists = partials[_all_name(aggregate)]
-    sizes = lists.list.len().to_numpy().astype(np.int64)
-    ends = np.cumsum(sizes)
-    values = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy(writable=True)
+    lists = partials[_all_name(aggregate)].to_arrow(compat_level=pl.CompatLevel.oldest())
+    offsets = lists.offsets.to_numpy()
+    ends = offsets[1:] - offsets[0]
+    values = lists.flatten().to_numpy().copy()
     sort_runs(values, ends)
-    return percentiles(aggregate, sizes, lambda percentage: interpolated(values, ends, percentage))
+    return percentiles(aggregate, np.diff(offsets), lambda percentage: interpolated(values, ends, percentage))
 
 
 def percentiles(
@@ -64,7 +65,8 @@ def _mode(aggregate: BoundAggregate) -> Parts:
 
 
 def _list(aggregate: BoundAggregate) -> Parts:
-    return {_name(aggregate): Part(_values(aggregate).implode())}
+    column = aggregate.inputs[0]
+    return {_name(aggregate): Part(_values(aggregate).implode(), grouped=lambda groups, rows: groups.lists(rows[column]))}
 
 
 def _set(aggregate: BoundAggregate) -> Parts:

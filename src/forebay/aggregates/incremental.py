@@ -20,18 +20,38 @@ import pyarrow as pa
 
 from forebay.aggregates import hyperloglog
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.grouping import Groups
 from forebay.errors import ArithmeticOverflow
 
 Parts = dict[str, "Part"]
+Grouped = Callable[[Groups, pl.DataFrame], "pl.Series | None"]
 Words = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One column of a state. ``merge`` maps that column to the expression that merges it; None where it cannot be."""
+    """One column of a state: how it comes from rows, and how several of it are one.
+
+    Attributes
+    ----------
+    partial : polars.Expr
+        It, from the rows of a group.
+    merge : callable, optional
+        Maps the column to the expression that merges it; None where it cannot be merged.
+    grouped, joined : callable, optional
+        What ``partial`` and ``merge`` give for all groups of rows, or of the column, at once, without polars looking for
+        them; None where only polars can.
+    """
 
     partial: pl.Expr
     merge: Callable[[pl.Expr], pl.Expr] | None = None
+    grouped: Grouped | None = None
+    joined: Callable[[Groups, pl.Series], pl.Series | None] | None = None
+
+    def joined_of(self, name: str) -> Grouped | None:
+        """``joined``, of the column with that name."""
+        joined = self.joined
+        return None if joined is None else lambda groups, partials: joined(groups, partials[name])
 
     def merged(self, name: str) -> pl.Expr:
         if self.merge is None:
@@ -69,13 +89,26 @@ def _count_name(aggregate: BoundAggregate) -> str:
 
 
 def _count(aggregate: BoundAggregate) -> Parts:
-    counted = pl.col(_column(aggregate)).count() if aggregate.inputs else pl.len()
-    return {_count_name(aggregate): Part(counted.cast(pl.Int64), _total)}
+    if aggregate.inputs:
+        return {_count_name(aggregate): _values_of(_column(aggregate))}
+    rows = Part(pl.len().cast(pl.Int64), _total, lambda groups, rows: groups.sizes, Groups.sums)
+    return {_count_name(aggregate): rows}
 
 
 def _counted(aggregate: BoundAggregate, name: str) -> Parts:
     """The number of values in other parts. Each family has its own, so that none has values without their number."""
-    return {f"{_column(aggregate)}.{name}": Part(pl.col(_column(aggregate)).count().cast(pl.Int64), _total)}
+    return {f"{_column(aggregate)}.{name}": _values_of(_column(aggregate))}
+
+
+def _values_of(column: str) -> Part:
+    """The number of values in a column."""
+    values = pl.col(column)
+    return Part(values.count().cast(pl.Int64), _total, lambda groups, rows: groups.counts(rows[column]), Groups.sums)
+
+
+def first_of(column: str) -> Part:
+    """The value of a column that is equal in all rows of a group."""
+    return Part(pl.col(column).first(), pl.Expr.first, lambda groups, rows: groups.first(rows[column]), Groups.first)
 
 
 def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -97,11 +130,28 @@ def _sum(aggregate: BoundAggregate) -> Parts:
             for place in range(4)
         }
         return {**limbs, **_counted(aggregate, "summed")}
+    total = Part(values.sum(), _total)
     if pa.types.is_integer(kind):
-        values = values.cast(pl.Decimal(38, 0))
+        total = Part(values.cast(_WIDE).sum(), _total, lambda groups, rows: _widened(groups, rows[name]), _widened)
     elif pa.types.is_decimal(kind):
-        values = values.cast(pl.Decimal(38, kind.scale))
-    return {f"{name}.sum": Part(values.sum(), _total), **_counted(aggregate, "summed")}
+        total = Part(values.cast(pl.Decimal(38, kind.scale)).sum(), _total)
+    elif pa.types.is_float64(kind):
+        total = Part(values.sum(), _total, lambda groups, rows: groups.sums(rows[name]), Groups.sums)
+    return {f"{name}.sum": total, **_counted(aggregate, "summed")}
+
+
+_WIDE = pl.Decimal(38, 0)
+
+
+def _widened(groups: Groups, values: pl.Series) -> pl.Series:
+    """Sums of integers, in 128 bits."""
+    if values.dtype == _WIDE:
+        low, high = words_of(values)
+    else:
+        low = values.fill_null(0).cast(pl.Int64).to_numpy()
+        high = low >> 63
+    low, high = groups.words(low, high)
+    return pl.Series(decimals_of(low, high, np.zeros(len(low), np.bool_), pa.decimal128(38, 0)))
 
 
 def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -235,8 +285,13 @@ def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Ar
 
 def _extreme(take: str) -> Callable[[BoundAggregate], Parts]:
     def parts(aggregate: BoundAggregate) -> Parts:
-        extreme = _extreme_of(take, aggregate.input_types[0])
-        return {f"{_column(aggregate)}.{take}": Part(extreme(pl.col(_column(aggregate))), extreme)}
+        kind, column = aggregate.input_types[0], _column(aggregate)
+        extreme = _extreme_of(take, kind)
+        expression = extreme(pl.col(column))
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)):
+            return {f"{column}.{take}": Part(expression, extreme)}
+        of = Groups.least if take == "min" else Groups.most
+        return {f"{column}.{take}": Part(expression, extreme, lambda groups, rows: of(groups, rows[column]), of)}
 
     return parts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
@@ -48,6 +49,7 @@ _OPTIONS = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 10, read_batch_
 _INSTANT = pa.timestamp("us")
 _COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
 _MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
+_TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ansi": True})
 _MOVING = (
     _COUNT,
     BoundAggregate("sum", "sum", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True}),
@@ -58,6 +60,7 @@ _MOVING = (
     _MEDIAN,
 )
 _SKETCHES = (
+    replace(_MEDIAN, label="counted", options={COUNTED: True}),
     BoundAggregate("of words", "approx_percentile", ("a0",), (pa.int64(),), pa.int64(), {"percentage": 0.5, "k": 8}),
     BoundAggregate("of floats", "approx_percentile", ("x0",), (pa.float64(),), pa.float64(), {"percentage": 0.5, "k": 8}),
     BoundAggregate("coupons", "hll_sketch_agg", ("a0",), (pa.int64(),), pa.binary(), {"lgConfigK": 8}),
@@ -100,7 +103,7 @@ _SOME = ("tumbling windows, holistic", "sessions, holistic", "sessions, incremen
 
 def _plans() -> Iterator[tuple[str, WindowPlan, bool]]:
     """Names, plans, and whether they are for update mode."""
-    both, count = (_COUNT, _MEDIAN), (_COUNT,)
+    both, count = (_COUNT, _MEDIAN), (_COUNT, _TOTAL)
     yield "tumbling windows, holistic", _aggregating(AlignedWindows(20, 20), Pattern.AAR, both), False
     yield "sliding windows, incremental", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), False
     yield "sessions, holistic", _aggregating(SessionWindows(), Pattern.AUR, both), False

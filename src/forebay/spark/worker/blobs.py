@@ -8,6 +8,8 @@ import pyarrow as pa
 
 BLOB_BYTES = 4 << 20
 BLOB_ROWS = 1 << 16
+FEW_ROWS = 1 << 13
+"""A batch of fewer results costs more than its rows do. Larger ones go on at once, so that Spark does not wait."""
 
 _PARTIAL = b"forebay.partial"
 
@@ -67,3 +69,24 @@ def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for begin in range(0, batch.num_rows, BLOB_ROWS):
             yield batch.slice(begin, BLOB_ROWS)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of one schema, small ones put together until they have `FEW_ROWS`; large ones are cut.
+
+    Examples
+    --------
+    >>> small = pa.record_batch({"n": [1, 2]})
+    >>> [batch.num_rows for batch in gathered([small, small, small.slice(0, 0)])]
+    [4]
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in cut(batches):
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= FEW_ROWS:
+            yield pa.concat_batches(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)

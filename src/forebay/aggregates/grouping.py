@@ -1,0 +1,199 @@
+"""Rows by key: which rows are of one group, compiled where keys are columns of numbers.
+
+polars groups any rows and aggregates them by any expression, and takes longer for that: it keeps a list for each group, and
+makes a plan for each call.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.compiling import compiled
+
+_MOST_ROWS = 1 << 30
+_SEED = np.uint64(secrets.randbits(64))
+"""Keys come from outside: without it, whoever chooses them could choose such as have one place in the table."""
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of some rows, in order of arrival, and the rows of each group, too.
+
+    Attributes
+    ----------
+    order : array
+        The rows' positions, group after group.
+    ends : array
+        Where the positions of each group end in ``order``.
+    """
+
+    order: Integers
+    ends: Integers
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, by: Sequence[str]) -> Groups | None:
+        """Groups of rows that are equal in some columns; None where polars has to find them.
+
+        Examples
+        --------
+        >>> groups = Groups.of(pl.DataFrame({"key": [7, 3, 7], "x": [1, 2, 4]}), ["key"])
+        >>> groups.order.tolist(), groups.ends.tolist()
+        ([0, 2, 1], [2, 3])
+        """
+        if not by or not 0 < rows.height < _MOST_ROWS:
+            return None
+        groups, count = np.zeros(rows.height, np.int32), 1
+        for name in by:
+            column = _numbers(rows[name])
+            if column is None:
+                return None
+            groups, count = _refined(groups, column)
+        return cls(*_arranged(groups, count))
+
+    @property
+    def begins(self) -> Integers:
+        """Where the positions of each group begin in ``order``."""
+        return np.concatenate([[0], self.ends[:-1]])
+
+    @property
+    def sizes(self) -> pl.Series:
+        """How many rows are in each group."""
+        return pl.Series(self.ends - self.begins)
+
+    def first(self, values: pl.Series) -> pl.Series:
+        """The value in the first row of each group."""
+        return _taken(values, self.order[self.begins])
+
+    def lists(self, values: pl.Series) -> pl.Series:
+        """The values of each group that are not NULL."""
+        order, ends = self.order, self.ends
+        if values.null_count():
+            there = values.is_not_null().to_numpy()[order]
+            order, ends = order[there], np.cumsum(there)[ends - 1]
+        offsets = pa.array(np.concatenate([[0], ends]))
+        flat = _taken(values, order).to_arrow(compat_level=pl.CompatLevel.oldest())
+        return pl.Series(pa.LargeListArray.from_arrays(offsets, flat))
+
+    def counts(self, values: pl.Series) -> pl.Series:
+        """How many values of each group are not NULL."""
+        return self.sums(values.is_not_null().cast(pl.Int64)) if values.null_count() else self.sizes
+
+    def sums(self, values: pl.Series) -> pl.Series:
+        """Sums of numbers of 64 bits; integers wrap."""
+        return self._reduced(np.add, values.fill_null(0) if values.null_count() else values)
+
+    def words(self, low: Integers, high: Integers) -> tuple[Integers, Integers]:
+        """Sums of 128-bit integers that are given as their low and high 64 bits."""
+        lows, highs = _added(_read_only(low), _read_only(high), self.order, self.ends)
+        return lows, highs
+
+    def least(self, values: pl.Series) -> pl.Series | None:
+        """The least number or instant of each group, and NaN where there is no other; None if there are NULLs."""
+        return None if values.null_count() else self._reduced(np.fmin, values)
+
+    def most(self, values: pl.Series) -> pl.Series | None:
+        """The greatest number or instant of each group, which NaN is; None if there are NULLs."""
+        return None if values.null_count() else self._reduced(np.maximum, values)
+
+    def _reduced(self, function: np.ufunc, values: pl.Series) -> pl.Series:
+        found = pl.Series(function.reduceat(values.to_physical().to_numpy()[self.order], self.begins))
+        return found if found.dtype == values.dtype else found.cast(values.dtype)
+
+
+def _numbers(column: pl.Series) -> npt.NDArray[Any] | None:
+    """A column as 64-bit numbers that are equal where its values are; None where it has others or NULLs."""
+    if column.null_count():
+        return None
+    if column.dtype.is_temporal():
+        column = column.to_physical()
+    if column.dtype.is_integer() and column.dtype not in (pl.UInt64, pl.Int128, pl.UInt128):
+        return _read_only(column.to_numpy().astype(np.int64, copy=False))
+    return None
+
+
+def _read_only(numbers: Integers) -> Integers:
+    """An array as one that is not written to: arrays that are, and that are not, are of two types to the compiler."""
+    view = numbers[:]
+    view.flags.writeable = False
+    return view
+
+
+def _taken(values: pl.Series, order: Integers) -> pl.Series:
+    """Values at some positions; polars would make a plan for what numpy does at once."""
+    plain = values.dtype.is_integer() or values.dtype.is_float()
+    return pl.Series(values.to_numpy()[order]) if plain and not values.null_count() else values.gather(order)
+
+
+def _refined(groups: npt.NDArray[np.int32], column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], int]:
+    """Groups of rows that were in one group and have one number in a column, and how many groups there are."""
+    rows = len(column)
+    table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
+    found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
+    return found, _refine(groups, column, _SEED, table, found, firsts)
+
+
+@compiled
+def _refine(groups, column, seed, table, found, firsts):
+    """Fill ``found``; the table is searched from the place of a hash on, ``firsts`` has the first row of each group."""
+    mask = np.uint64(len(table) - 1)
+    count = 0
+    for row in range(len(column)):
+        value, group = column[row], groups[row]
+        hashed = np.uint64(value) ^ seed ^ np.uint64(group) << np.uint64(40)
+        hashed = (hashed ^ hashed >> np.uint64(33)) * np.uint64(0xFF51AFD7ED558CCD)
+        hashed = (hashed ^ hashed >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
+        place = (hashed ^ hashed >> np.uint64(33)) & mask
+        while True:
+            there = table[place]
+            if there < 0:
+                there = table[place] = count
+                firsts[count] = row
+                count += 1
+                break
+            first = firsts[there]
+            if column[first] == value and groups[first] == group:
+                break
+            place = (place + np.uint64(1)) & mask
+        found[row] = there
+    return count
+
+
+@compiled
+def _arranged(groups, count):
+    """Positions of rows, group after group, and where those of each group end."""
+    ends = np.zeros(count, np.int64)
+    for group in groups:
+        ends[group] += 1
+    places = np.cumsum(ends) - ends
+    order = np.empty(len(groups), np.int64)
+    for row in range(len(groups)):
+        group = groups[row]
+        order[places[group]] = row
+        places[group] += 1
+    return order, places
+
+
+@compiled
+def _added(low, high, order, ends):
+    """Sums of 128-bit integers by group."""
+    lows, highs = np.zeros(len(ends), np.uint64), np.zeros(len(ends), np.int64)
+    begin = 0
+    for group in range(len(ends)):
+        below, above = np.uint64(0), np.int64(0)
+        for place in range(begin, ends[group]):
+            word = np.uint64(low[order[place]])
+            below += word
+            above += high[order[place]] + (1 if below < word else 0)
+        lows[group], highs[group] = below, above
+        begin = ends[group]
+    return lows.view(np.int64), highs
