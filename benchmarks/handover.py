@@ -12,8 +12,8 @@ spark        Spark's own operator on RocksDB with changelog checkpointing; the r
 
 The checkpoint is on one more host, which the others mount. Each system has a cluster of its own for each size and query.
 Large micro-batches make the state; then come some at full speed, from which follows how many rows the system can take. Half
-as many a second as the first system can take, or this one if it can take fewer, then arrive in portions, every `PORTION`
-seconds. After some micro-batches the first event comes, in the middle of a micro-batch; when the micro-batches are as long
+as many a second as the first system can take, or this one if it can take fewer, then arrive in portions, one every 8
+seconds (``--portion``). After some micro-batches the first event comes, in the middle of a micro-batch; when the micro-batches are as long
 as before, the next one, on the same cluster:
 
 lost         the host with the most partitions is killed
@@ -459,7 +459,9 @@ def wait_for(condition: Callable[[], bool], failure: str, seconds: float = 120, 
         time.sleep(0.2)
 
 
-def one(system: str, workload: str, gigabytes: float, events: list[str], pace: float | None, *, check: bool) -> None:
+def one(
+    system: str, workload: str, gigabytes: float, events: list[str], pace: float | None, portion: float, *, check: bool
+) -> None:
     """One system with one query and size, in a process of its own; a line of JSON for each event."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
     logging.getLogger("forebay").setLevel(logging.INFO)
@@ -472,8 +474,8 @@ def one(system: str, workload: str, gigabytes: float, events: list[str], pace: f
             built = time.monotonic() - began
             copy = None if check or system == "spark" else run.copied()
             half = min(rate / 2, pace or rate)
-            units = 1 if check else max(1, round(PORTION * half / run.source.rows))
-            feeder = Feeder(run.source, units, PORTION if check else units * run.source.rows / half)
+            units = 1 if check else max(1, round(portion * half / run.source.rows))
+            feeder = Feeder(run.source, units, portion if check else units * run.source.rows / half)
             feeder.start()
             about = {"workload": workload, "system": system, "GB": gigabytes}
             for name in events:
@@ -532,13 +534,14 @@ def measured(
     events: list[str],
     conf: list[str],
     pace: float | None = None,
+    portion: float = PORTION,
     *,
     check: bool = False,
 ) -> list[Row]:
     """Run one system in a process of its own, none of whose processes outlives it."""
     name = f"{workload}-{system}-{gigabytes}"
     command = [sys.executable, __file__, "--one", system, "--workloads", workload, "--sizes", str(gigabytes)]
-    command += ["--events", *events, "--conf", *conf, *(["--pace", str(pace)] if pace else [])]
+    command += ["--events", *events, "--conf", *conf, *(["--pace", str(pace)] if pace else []), "--portion", str(portion)]
     OUT.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "SPARK_LOCAL_IP": f"{hosts.NET}.{hosts.DRIVER}"}
     env.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -594,13 +597,22 @@ def main() -> None:
     parser.add_argument(
         "--pace", type=float, help="rows a second that arrive; half of what the first system takes, if not given"
     )
+    parser.add_argument("--portion", type=float, default=PORTION, help="seconds from one arrival of rows to the next")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     hosts.require()
     COMMON.update(setting.split("=", 1) for setting in arguments.conf)
     if arguments.one:
         (workload,), (gigabytes,) = arguments.workloads, arguments.sizes
-        one(arguments.one, workload, gigabytes, arguments.events, arguments.pace, check=arguments.check)
+        one(
+            arguments.one,
+            workload,
+            gigabytes,
+            arguments.events,
+            arguments.pace,
+            arguments.portion,
+            check=arguments.check,
+        )
         return
     OUT.mkdir(parents=True, exist_ok=True)
     if arguments.report:
@@ -619,7 +631,7 @@ def main() -> None:
             if not able(system, workload):
                 continue
             print(f"{workload}, {system}, {gigabytes} GB", flush=True)
-            lines = measured(system, workload, gigabytes, arguments.events, arguments.conf, pace)
+            lines = measured(system, workload, gigabytes, arguments.events, arguments.conf, pace, arguments.portion)
             pace = pace or next((line["results"][0]["load"] for line in lines), None)
     handover_report.write()
 
