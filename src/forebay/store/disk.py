@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -212,6 +213,14 @@ class Together(Disk):
             for path in paths:
                 action(path)
             return
-        with ThreadPoolExecutor(min(_AT_ONCE, len(paths))) as pool:
-            for _ in pool.map(action, paths):
-                pass
+        for _ in _threads().map(action, paths):
+            pass
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """Threads that wait for the disk; to start them costs as much as what they wait for, so a process keeps them."""
+    return ThreadPoolExecutor(_AT_ONCE, "settle")
+
+
+os.register_at_fork(after_in_child=_threads.cache_clear)  # threads are not forked

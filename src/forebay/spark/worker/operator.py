@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
@@ -82,9 +83,9 @@ class WindowOperator(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = handle.getValueState(STATE, "token string, fired_until long, timer long")
+        self._state = handle.getValueState(STATE, _schema(token=StringType(), fired_until=LongType(), timer=LongType()))
         if self._idle:  # what the plan says, too; but to load it here is to load polars for a call that may do nothing
-            self._moved = handle.getValueState("moved", "watermark long, wall long, seen long")
+            self._moved = handle.getValueState("moved", _schema(watermark=LongType(), wall=LongType(), seen=LongType()))
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
         yield from self._run(key[0], rows, timerValues)
@@ -223,6 +224,11 @@ class _Task:
     def settle(self) -> None:
         if isinstance(self.disk, Together):
             self.disk.settle()
+
+
+def _schema(**fields: DataType) -> StructType:
+    """A type of state. Given as text it would be parsed by the JVM, twice in each task."""
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
 def _blobs(rows: Iterator[pd.DataFrame]) -> Iterator[bytes]:
