@@ -12,9 +12,9 @@ spark        Spark's own operator on RocksDB with changelog checkpointing; the r
 
 The checkpoint is on one more host, which the others mount. Each system has a cluster of its own for each size and query.
 Large micro-batches make the state; then come some at full speed, from which follows how many rows the system can take. Half
-as many a second as the first system can take, or this one if it can take fewer, then arrive in portions, one every 8
-seconds (``--portion``). After some micro-batches the first event comes, in the middle of a micro-batch; when the micro-batches are as long
-as before, the next one, on the same cluster:
+as many a second as the first system can take, or this one if it can take fewer, then arrive in portions, one every 8 seconds
+(``--portion``). After some micro-batches the first event comes, in the middle of a micro-batch; when they are as long as
+before, the next one, on the same cluster:
 
 lost         the host with the most partitions is killed
 added        a host joins

@@ -78,10 +78,15 @@ def test_a_window_is_two_columns_and_long_batches_are_cut():
 
 
 def test_few_results_are_put_together():
-    batches = [pa.record_batch([pa.array(range(rows))], ["n"]) for rows in (2, 0, blobs.FEW_ROWS, 3)]
+    batches = [pa.record_batch([pa.array(range(rows))], ["n"]) for rows in (2, 0, 3, blobs.FEW_ROWS, 3)]
     frames = list(emitted.as_columns(batches, "mark"))
-    assert [len(frame) for frame in frames] == [blobs.FEW_ROWS + 2, 3]
+    assert [len(frame) for frame in frames] == [5, blobs.FEW_ROWS, 3]
     assert [n for frame in frames for n in frame["c0"]] == [n for batch in batches for n in batch[0].to_pylist()]
+
+
+def test_large_results_are_not_put_together():
+    large = pa.record_batch([pa.array([b"." * (blobs.BLOB_BYTES // 3)])], ["sketch"])
+    assert [batch.num_rows for batch in blobs.gathered([large] * 5)] == [2, 2, 1]
 
 
 def test_blobs_have_all_batches():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.aggregates import grouping
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.sorting import sort_runs
@@ -156,6 +157,36 @@ def test_numbers_as_keys_give_what_strings_give(nulls, data):
         frame = pl.DataFrame({**keys, **{name: pl.Series(values) for name, values in columns.items()}})
         found.append(results(Aggregation(tuple(keys), tuple(aggregates)), [frame[:cut], frame[cut:]]))
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("values", [[float("inf"), -1e308, -1e308], [1e16, -1e16, 1.0], [-0.0, -0.0], [1e308, 1e308]])
+def test_floats_are_summed_in_order_of_arrival(values):
+    total = BoundAggregate("r", "sum", ("x",), (pa.float64(),), pa.float64())
+    found = [
+        Aggregation(("k",), (total,)).partial(pl.DataFrame({"k": [key] * len(values), "x": values}))["x.sum"].to_list()
+        for key in (1, "1")
+    ]
+    assert str(found[0]) == str(found[1])
+
+
+def test_keys_are_spread_over_the_table():
+    """Whatever they have in common: a combination that is one number for every row would take the square of the rows."""
+    rows = 1 << 16
+    first = np.arange(rows)
+    for second in (first << 40 | 7, first << 32, -first, first, first * 0):
+        table = np.full(2 * rows, -1, np.int32)
+        groups, _ = grouping._refined(np.zeros(rows, np.int32), grouping._read_only(first))
+        found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
+        assert grouping._refine(groups, grouping._read_only(second), grouping._SEEDS, table, found, firsts) == rows
+        assert np.diff(np.flatnonzero(table < 0)).max() < rows / 64
+
+
+def test_lists_that_are_null_have_no_median():
+    median = BoundAggregate("r", "median", ("x",), (pa.float64(),), pa.float64())
+    aggregation = Aggregation(("k",), (median,))
+    found = aggregation.partial(pl.DataFrame({"k": [1, 1, 2, 2, 3], "x": [1.0, 3.0, 9.0, 9.0, 5.0]}))
+    without = found.with_columns(pl.when(pl.col("k") != 2).then(pl.col("x.all")).alias("x.all"))
+    assert aggregation.finish(without)[0].to_pylist()[::2] == [2.0, 5.0]
 
 
 @pytest.mark.parametrize("function", ["median", "collect_list"])

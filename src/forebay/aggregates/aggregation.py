@@ -18,6 +18,7 @@ from forebay.aggregates.grouping import Groups
 ROWS = "rows"
 """The column of a partial aggregate that counts the rows in it."""
 
+_ROWS = incremental.number_of(None)
 _NO_KEY = ""
 _NUMBER = "number"
 
@@ -68,23 +69,21 @@ class Aggregation:
 
     def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates, one row per key (and per value of ``by``) in order of arrival, with a `ROWS` column."""
-        by, parts = [*by, *self.keys], self._parts
-        compiled = {name: part.grouped for name, part in parts.items()}
-        found = _compiled(rows, by, {ROWS: lambda groups, rows: groups.sizes, **compiled})
-        if found is None:
-            expressions = [part.partial.alias(name) for name, part in parts.items()]
-            found = _grouped(rows, by, [pl.len().cast(pl.Int64).alias(ROWS), *expressions])
-        return found
+        by, parts = [*by, *self.keys], {ROWS: _ROWS, **self._parts}
+        groups = Groups.of(rows, by) if all(part.loop for part in parts.values()) else None
+        if groups is None:
+            return _grouped(rows, by, [part.partial.alias(name) for name, part in parts.items()])
+        columns = {name: part.looped(groups, rows) for name, part in parts.items()}
+        return pl.DataFrame({name: groups.first(rows[name]) for name in by} | columns)
 
     def merge(self, partials: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates merged, one row per key (and per value of the columns ``by``), in order of arrival."""
-        by, parts = [*by, *self.keys], self._parts
-        compiled = {name: part.joined_of(name) for name, part in parts.items()}
-        found = _compiled(partials, by, {ROWS: lambda groups, partials: groups.sums(partials[ROWS]), **compiled})
-        if found is None:
-            expressions = [part.merged(name).alias(name) for name, part in parts.items()]
-            found = _grouped(partials, by, [pl.col(ROWS).sum(), *expressions])
-        return found
+        by, parts = [*by, *self.keys], {ROWS: _ROWS, **self._parts}
+        groups = Groups.of(partials, by) if all(part.merge_loop for part in parts.values()) else None
+        if groups is None:
+            return _grouped(partials, by, [part.merged(name).alias(name) for name, part in parts.items()])
+        columns = {name: part.merge_looped(groups, partials[name]) for name, part in parts.items()}
+        return pl.DataFrame({name: groups.first(partials[name]) for name in by} | columns)
 
     def running(self, partials: pl.DataFrame, groups: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
         """Each partial aggregate merged with all those before it in its group; those of a group are together, in order.
@@ -127,22 +126,6 @@ class Aggregation:
 
 def _function(aggregate: BoundAggregate) -> incremental.Function:
     return (counted.FUNCTIONS if aggregate.counted else FUNCTIONS)[aggregate.function]
-
-
-def _compiled(rows: pl.DataFrame, by: list[str], columns: Mapping[str, incremental.Grouped | None]) -> pl.DataFrame | None:
-    """Groups in order of arrival, without polars; None where it has to make a column, or to find the groups."""
-    if not all(columns.values()):
-        return None
-    groups = Groups.of(rows, by)
-    if groups is None:
-        return None
-    found: dict[str, pl.Series] = {name: groups.first(rows[name]) for name in by}
-    for name, of in columns.items():
-        column = of(groups, rows) if of else None
-        if column is None:
-            return None
-        found[name] = column
-    return pl.DataFrame(found)
 
 
 def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:

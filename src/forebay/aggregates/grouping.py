@@ -6,10 +6,10 @@ makes a plan for each call.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ import pyarrow as pa
 from forebay.compiling import compiled
 
 _MOST_ROWS = 1 << 30
-_SEED = np.uint64(secrets.randbits(64))
-"""Keys come from outside: without it, whoever chooses them could choose such as have one place in the table."""
+"""So that the table's places, and the numbers of groups in it, are 32-bit integers."""
+
+_SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
+"""Keys come from outside: without these, whoever chooses them could choose such as have one place in the table."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -52,23 +54,24 @@ class Groups:
         """
         if not by or not 0 < rows.height < _MOST_ROWS:
             return None
+        columns = [_numbers(rows[name]) for name in by]
         groups, count = np.zeros(rows.height, np.int32), 1
-        for name in by:
-            column = _numbers(rows[name])
+        for column in columns:
             if column is None:
                 return None
             groups, count = _refined(groups, column)
         return cls(*_arranged(groups, count))
 
-    @property
+    @functools.cached_property
     def begins(self) -> Integers:
         """Where the positions of each group begin in ``order``."""
         return np.concatenate([[0], self.ends[:-1]])
 
-    @property
-    def sizes(self) -> pl.Series:
-        """How many rows are in each group."""
-        return pl.Series(self.ends - self.begins)
+    def counts(self, values: pl.Series | None = None) -> pl.Series:
+        """How many values of each group are not NULL; without values, how many rows it has."""
+        if values is None or not values.null_count():
+            return pl.Series(self.ends - self.begins)
+        return self.sums(values.is_not_null().cast(pl.Int64))
 
     def first(self, values: pl.Series) -> pl.Series:
         """The value in the first row of each group."""
@@ -84,33 +87,42 @@ class Groups:
         flat = _taken(values, order).to_arrow(compat_level=pl.CompatLevel.oldest())
         return pl.Series(pa.LargeListArray.from_arrays(offsets, flat))
 
-    def counts(self, values: pl.Series) -> pl.Series:
-        """How many values of each group are not NULL."""
-        return self.sums(values.is_not_null().cast(pl.Int64)) if values.null_count() else self.sizes
-
     def sums(self, values: pl.Series) -> pl.Series:
-        """Sums of numbers of 64 bits; integers wrap."""
-        return self._reduced(np.add, values.fill_null(0) if values.null_count() else values)
+        """Sums of numbers of 64 bits in order of arrival; integers wrap. NULL counts as 0."""
+        numbers = (values.fill_null(0) if values.null_count() else values).to_numpy()
+        return pl.Series(_summed(_read_only(numbers), self.order, self.ends))
 
-    def words(self, low: Integers, high: Integers) -> tuple[Integers, Integers]:
-        """Sums of 128-bit integers that are given as their low and high 64 bits."""
-        lows, highs = _added(_read_only(low), _read_only(high), self.order, self.ends)
-        return lows, highs
+    def wide_sums(self, low: Integers, high: Integers) -> tuple[Integers, Integers]:
+        """The same of 128-bit integers, which are given by their low and high 64 bits."""
+        return _wide_summed(_read_only(low), _read_only(high), self.order, self.ends)  # type: ignore[no-any-return]
 
-    def least(self, values: pl.Series) -> pl.Series | None:
-        """The least number or instant of each group, and NaN where there is no other; None if there are NULLs."""
-        return None if values.null_count() else self._reduced(np.fmin, values)
+    def least(self, values: pl.Series) -> pl.Series:
+        """The least number or instant of each group, NaN where there is no other, NULL where there is none."""
+        return self._extremes(np.fmin, values)
 
-    def most(self, values: pl.Series) -> pl.Series | None:
-        """The greatest number or instant of each group, which NaN is; None if there are NULLs."""
-        return None if values.null_count() else self._reduced(np.maximum, values)
+    def most(self, values: pl.Series) -> pl.Series:
+        """The greatest number or instant of each group, which NaN is; NULL where there is none."""
+        return self._extremes(np.maximum, values)
 
-    def _reduced(self, function: np.ufunc, values: pl.Series) -> pl.Series:
-        found = pl.Series(function.reduceat(values.to_physical().to_numpy()[self.order], self.begins))
+    def _extremes(self, function: np.ufunc, values: pl.Series) -> pl.Series:
+        numbers = values.to_physical() if values.dtype.is_temporal() else values
+        if values.null_count():
+            numbers = numbers.fill_null(_neutral(function, numbers.dtype))
+        found = pl.Series(function.reduceat(numbers.to_numpy()[self.order], self.begins))
+        if values.null_count():
+            found = found.set(self.counts(values) == 0, None)
         return found if found.dtype == values.dtype else found.cast(values.dtype)
 
 
-def _numbers(column: pl.Series) -> npt.NDArray[Any] | None:
+def _neutral(function: np.ufunc, dtype: pl.DataType) -> float | int:
+    """What changes no extreme."""
+    if dtype.is_float():
+        return np.nan if function is np.fmin else -np.inf
+    limits = np.iinfo(pl.Series([], dtype=dtype).to_numpy().dtype)
+    return int(limits.max if function is np.fmin else limits.min)
+
+
+def _numbers(column: pl.Series) -> Integers | None:
     """A column as 64-bit numbers that are equal where its values are; None where it has others or NULLs."""
     if column.null_count():
         return None
@@ -139,20 +151,18 @@ def _refined(groups: npt.NDArray[np.int32], column: npt.NDArray[np.int64]) -> tu
     rows = len(column)
     table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
     found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-    return found, _refine(groups, column, _SEED, table, found, firsts)
+    return found, _refine(groups, column, _SEEDS, table, found, firsts)
 
 
 @compiled
-def _refine(groups, column, seed, table, found, firsts):
+def _refine(groups, column, seeds, table, found, firsts):
     """Fill ``found``; the table is searched from the place of a hash on, ``firsts`` has the first row of each group."""
     mask = np.uint64(len(table) - 1)
     count = 0
     for row in range(len(column)):
         value, group = column[row], groups[row]
-        hashed = np.uint64(value) ^ seed ^ np.uint64(group) << np.uint64(40)
-        hashed = (hashed ^ hashed >> np.uint64(33)) * np.uint64(0xFF51AFD7ED558CCD)
-        hashed = (hashed ^ hashed >> np.uint64(33)) * np.uint64(0xC4CEB9FE1A85EC53)
-        place = (hashed ^ hashed >> np.uint64(33)) & mask
+        hashed = _mixed(np.uint64(value) ^ seeds[0]) ^ (np.uint64(group) * seeds[1])
+        place = _mixed(hashed) & mask
         while True:
             there = table[place]
             if there < 0:
@@ -166,6 +176,14 @@ def _refine(groups, column, seed, table, found, firsts):
             place = (place + np.uint64(1)) & mask
         found[row] = there
     return count
+
+
+@compiled
+def _mixed(word):
+    """A 64-bit word each of whose bits depends on all bits of another one: MurmurHash3's last step."""
+    word = (word ^ (word >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    word = (word ^ (word >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return word ^ (word >> np.uint64(33))
 
 
 @compiled
@@ -184,7 +202,19 @@ def _arranged(groups, count):
 
 
 @compiled
-def _added(low, high, order, ends):
+def _summed(values, order, ends):
+    """Sums of numbers by group."""
+    sums = np.zeros(len(ends), values.dtype)
+    begin = 0
+    for group in range(len(ends)):
+        for place in range(begin, ends[group]):
+            sums[group] += values[order[place]]
+        begin = ends[group]
+    return sums
+
+
+@compiled
+def _wide_summed(low, high, order, ends):
     """Sums of 128-bit integers by group."""
     lows, highs = np.zeros(len(ends), np.uint64), np.zeros(len(ends), np.int64)
     begin = 0

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.grouping import Groups
 from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
 from forebay.aggregates.sorting import interpolated, sort_runs
 
@@ -26,8 +27,7 @@ def _all_name(aggregate: BoundAggregate) -> str:
 
 
 def _all(aggregate: BoundAggregate) -> Parts:
-    column = aggregate.inputs[0]
-    return {_all_name(aggregate): Part(_values(aggregate), grouped=lambda groups, rows: groups.lists(rows[column]))}
+    return {_all_name(aggregate): Part(_values(aggregate), loop=Groups.lists, column=aggregate.inputs[0])}
 
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -35,7 +35,7 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
     lists = partials[_all_name(aggregate)].to_arrow(compat_level=pl.CompatLevel.oldest())
     offsets = lists.offsets.to_numpy()
     ends = offsets[1:] - offsets[0]
-    values = lists.flatten().to_numpy().copy()
+    values = lists.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy().copy()
     sort_runs(values, ends)
     return percentiles(aggregate, np.diff(offsets), lambda percentage: interpolated(values, ends, percentage))
 
@@ -65,8 +65,7 @@ def _mode(aggregate: BoundAggregate) -> Parts:
 
 
 def _list(aggregate: BoundAggregate) -> Parts:
-    column = aggregate.inputs[0]
-    return {_name(aggregate): Part(_values(aggregate).implode(), grouped=lambda groups, rows: groups.lists(rows[column]))}
+    return {_name(aggregate): Part(_values(aggregate).implode(), loop=Groups.lists, column=aggregate.inputs[0])}
 
 
 def _set(aggregate: BoundAggregate) -> Parts:

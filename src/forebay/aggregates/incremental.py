@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,9 @@ from forebay.aggregates.grouping import Groups
 from forebay.errors import ArithmeticOverflow
 
 Parts = dict[str, "Part"]
-Grouped = Callable[[Groups, pl.DataFrame], "pl.Series | None"]
+Loop = Callable[[Groups, Any], pl.Series]
+"""A method of `Groups`, which takes a column."""
+
 Words = npt.NDArray[np.int64]
 
 
@@ -38,20 +41,27 @@ class Part:
         It, from the rows of a group.
     merge : callable, optional
         Maps the column to the expression that merges it; None where it cannot be merged.
-    grouped, joined : callable, optional
-        What ``partial`` and ``merge`` give for all groups of rows, or of the column, at once, without polars looking for
-        them; None where only polars can.
+    loop, merge_loop : callable, optional
+        What ``partial`` and ``merge`` give for all groups at once, without polars; None where only polars can.
+    column : str, optional
+        What ``loop`` takes; None where it takes no column.
     """
 
     partial: pl.Expr
     merge: Callable[[pl.Expr], pl.Expr] | None = None
-    grouped: Grouped | None = None
-    joined: Callable[[Groups, pl.Series], pl.Series | None] | None = None
+    loop: Loop | None = None
+    merge_loop: Loop | None = None
+    column: str | None = None
 
-    def joined_of(self, name: str) -> Grouped | None:
-        """``joined``, of the column with that name."""
-        joined = self.joined
-        return None if joined is None else lambda groups, partials: joined(groups, partials[name])
+    def looped(self, groups: Groups, rows: pl.DataFrame) -> pl.Series:
+        """The column, from rows in groups."""
+        assert self.loop is not None
+        return self.loop(groups, None if self.column is None else rows[self.column])
+
+    def merge_looped(self, groups: Groups, parts: pl.Series) -> pl.Series:
+        """The column, from itself in groups."""
+        assert self.merge_loop is not None
+        return self.merge_loop(groups, parts)
 
     def merged(self, name: str) -> pl.Expr:
         if self.merge is None:
@@ -89,26 +99,23 @@ def _count_name(aggregate: BoundAggregate) -> str:
 
 
 def _count(aggregate: BoundAggregate) -> Parts:
-    if aggregate.inputs:
-        return {_count_name(aggregate): _values_of(_column(aggregate))}
-    rows = Part(pl.len().cast(pl.Int64), _total, lambda groups, rows: groups.sizes, Groups.sums)
-    return {_count_name(aggregate): rows}
+    return {_count_name(aggregate): number_of(aggregate.inputs[0] if aggregate.inputs else None)}
 
 
 def _counted(aggregate: BoundAggregate, name: str) -> Parts:
     """The number of values in other parts. Each family has its own, so that none has values without their number."""
-    return {f"{_column(aggregate)}.{name}": _values_of(_column(aggregate))}
+    return {f"{_column(aggregate)}.{name}": number_of(_column(aggregate))}
 
 
-def _values_of(column: str) -> Part:
-    """The number of values in a column."""
-    values = pl.col(column)
-    return Part(values.count().cast(pl.Int64), _total, lambda groups, rows: groups.counts(rows[column]), Groups.sums)
+def number_of(column: str | None) -> Part:
+    """How many values a column has; of no column, how many rows there are."""
+    number = pl.len() if column is None else pl.col(column).count()
+    return Part(number.cast(pl.Int64), _total, loop=Groups.counts, merge_loop=Groups.sums, column=column)
 
 
 def first_of(column: str) -> Part:
     """The value of a column that is equal in all rows of a group."""
-    return Part(pl.col(column).first(), pl.Expr.first, lambda groups, rows: groups.first(rows[column]), Groups.first)
+    return Part(pl.col(column).first(), pl.Expr.first, loop=Groups.first, merge_loop=Groups.first, column=column)
 
 
 def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -132,25 +139,25 @@ def _sum(aggregate: BoundAggregate) -> Parts:
         return {**limbs, **_counted(aggregate, "summed")}
     total = Part(values.sum(), _total)
     if pa.types.is_integer(kind):
-        total = Part(values.cast(_WIDE).sum(), _total, lambda groups, rows: _widened(groups, rows[name]), _widened)
+        total = Part(values.cast(_WIDE).sum(), _total, loop=_wide_sums, merge_loop=_wide_sums, column=name)
     elif pa.types.is_decimal(kind):
         total = Part(values.cast(pl.Decimal(38, kind.scale)).sum(), _total)
     elif pa.types.is_float64(kind):
-        total = Part(values.sum(), _total, lambda groups, rows: groups.sums(rows[name]), Groups.sums)
+        total = Part(values.sum(), _total, loop=Groups.sums, merge_loop=Groups.sums, column=name)
     return {f"{name}.sum": total, **_counted(aggregate, "summed")}
 
 
 _WIDE = pl.Decimal(38, 0)
 
 
-def _widened(groups: Groups, values: pl.Series) -> pl.Series:
+def _wide_sums(groups: Groups, values: pl.Series) -> pl.Series:
     """Sums of integers, in 128 bits."""
     if values.dtype == _WIDE:
         low, high = words_of(values)
     else:
-        low = values.fill_null(0).cast(pl.Int64).to_numpy()
+        low = (values.fill_null(0) if values.null_count() else values).to_numpy().astype(np.int64, copy=False)
         high = low >> 63
-    low, high = groups.words(low, high)
+    low, high = groups.wide_sums(low, high)
     return pl.Series(decimals_of(low, high, np.zeros(len(low), np.bool_), pa.decimal128(38, 0)))
 
 
@@ -287,11 +294,9 @@ def _extreme(take: str) -> Callable[[BoundAggregate], Parts]:
     def parts(aggregate: BoundAggregate) -> Parts:
         kind, column = aggregate.input_types[0], _column(aggregate)
         extreme = _extreme_of(take, kind)
-        expression = extreme(pl.col(column))
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)):
-            return {f"{column}.{take}": Part(expression, extreme)}
-        of = Groups.least if take == "min" else Groups.most
-        return {f"{column}.{take}": Part(expression, extreme, lambda groups, rows: of(groups, rows[column]), of)}
+        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
+        loop = (Groups.least if take == "min" else Groups.most) if numbers else None
+        return {f"{column}.{take}": Part(extreme(pl.col(column)), extreme, loop, loop, column)}
 
     return parts
 

@@ -49,7 +49,10 @@ _OPTIONS = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 10, read_batch_
 _INSTANT = pa.timestamp("us")
 _COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
 _MEDIAN = BoundAggregate("median", "median", ("a0",), (pa.int64(),), pa.float64())
-_TOTAL = BoundAggregate("total", "sum", ("a0",), (pa.int64(),), pa.int64(), {"ansi": True})
+_TOTALS = tuple(
+    BoundAggregate(f"total of {name}", "sum", (name,), (kind,), kind, {"ansi": True})
+    for name, kind in (("a0", pa.int64()), ("x0", pa.float64()))
+)
 _MOVING = (
     _COUNT,
     BoundAggregate("sum", "sum", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True}),
@@ -103,7 +106,7 @@ _SOME = ("tumbling windows, holistic", "sessions, holistic", "sessions, incremen
 
 def _plans() -> Iterator[tuple[str, WindowPlan, bool]]:
     """Names, plans, and whether they are for update mode."""
-    both, count = (_COUNT, _MEDIAN), (_COUNT, _TOTAL)
+    both, count = (_COUNT, _MEDIAN), (_COUNT, *_TOTALS)
     yield "tumbling windows, holistic", _aggregating(AlignedWindows(20, 20), Pattern.AAR, both), False
     yield "sliding windows, incremental", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), False
     yield "sessions, holistic", _aggregating(SessionWindows(), Pattern.AUR, both), False

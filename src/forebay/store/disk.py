@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from forebay.errors import StateDirectoryError
@@ -213,8 +213,10 @@ class Together(Disk):
             for path in paths:
                 action(path)
             return
-        for _ in _threads().map(action, paths):
-            pass
+        done = [_threads().submit(action, path) for path in paths]
+        wait(done)
+        for each in done:
+            each.result()
 
 
 @functools.cache

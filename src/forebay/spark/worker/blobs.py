@@ -72,7 +72,7 @@ def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of one schema, small ones put together until they have `FEW_ROWS`; large ones are cut.
+    """Batches of one schema, small ones put together to no more than `FEW_ROWS` and `BLOB_BYTES`; large ones are cut.
 
     Examples
     --------
@@ -81,12 +81,17 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     [4]
     """
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in cut(batches):
-        waiting.append(batch)
         rows += batch.num_rows
-        if rows >= FEW_ROWS:
+        size += batch.nbytes
+        if waiting and (rows > FEW_ROWS or size > BLOB_BYTES):
             yield pa.concat_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], batch.num_rows, batch.nbytes
+        if rows < FEW_ROWS and size < BLOB_BYTES:
+            waiting.append(batch)
+            continue
+        yield pa.concat_batches([*waiting, batch]) if waiting else batch
+        waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting)
