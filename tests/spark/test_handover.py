@@ -341,6 +341,7 @@ def replicated(spark, tmp_path):
     replicas.end()
 
 
+@pytest.mark.slow
 def test_one_host_keeps_state_in_the_checkpoint_and_says_so(replicated, tmp_path, caplog):
     query = started(replicated, tmp_path / "checkpoint")
     try:

@@ -134,6 +134,7 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monk
         assert Location.parse(root, f"{name}/0-00000000/{version}", stored).layout == name
 
 
+@pytest.mark.slow
 def test_a_watermark_that_stays_where_it_is_is_warned_of(spark, tmp_path, logged):
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).option("advanceMillisPerBatch", 0)
     still = rates.option("numPartitions", 1).load().withWatermark("timestamp", "1 second")
@@ -146,6 +147,7 @@ def test_a_watermark_that_stays_where_it_is_is_warned_of(spark, tmp_path, logged
     assert re.match(r"the watermark of the query still has stayed at 1970-\S+ in 10 micro-batches with rows\.", warning)
 
 
+@pytest.mark.slow
 def test_many_partitions_are_warned_of(spark, stream, tmp_path, logged):
     spark.conf.set("spark.sql.shuffle.partitions", "9")
     try:
@@ -183,6 +185,7 @@ def test_whatever_goes_wrong_stops_the_query_with_a_sentence(stream, tmp_path, l
     assert len(logged) == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_moved_as_the_docs_say(stream, tmp_path, logged):
     old, new = tmp_path / "old", tmp_path / "new place"
     rows = fb.progress(run(hourly(stream.streaming("1 second")), old)).rowsIn

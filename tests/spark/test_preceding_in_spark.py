@@ -207,6 +207,7 @@ def test_other_aggregates_after_a_restart(stream, tmp_path):
         micro_batches(results(5, fb.sum("u")), checkpoint)
 
 
+@pytest.mark.slow
 def test_operators_follow(stream, tmp_path, name):
     """Results have an event time that another operator, of forebay or of Spark, can go on with."""
     after_each = fb.groupBy(stream.streaming("5 seconds"), fb.preceding("ts", "7 seconds"), "key").agg(
