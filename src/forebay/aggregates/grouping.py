@@ -94,7 +94,8 @@ class Groups:
 
     def wide_sums(self, low: Integers, high: Integers) -> tuple[Integers, Integers]:
         """The same of 128-bit integers, which are given by their low and high 64 bits."""
-        return _wide_summed(_read_only(low), _read_only(high), self.order, self.ends)  # type: ignore[no-any-return]
+        sums: tuple[Integers, Integers] = _wide_summed(_read_only(low), _read_only(high), self.order, self.ends)
+        return sums
 
     def least(self, values: pl.Series) -> pl.Series:
         """The least number or instant of each group, NaN where there is no other, NULL where there is none."""

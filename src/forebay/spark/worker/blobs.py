@@ -9,7 +9,7 @@ import pyarrow as pa
 BLOB_BYTES = 4 << 20
 BLOB_ROWS = 1 << 16
 FEW_ROWS = 1 << 13
-"""A batch of fewer results costs more than its rows do. Larger ones go on at once, so that Spark does not wait."""
+"""Batches of fewer results are put together. Larger ones go on at once, so that Spark does not wait."""
 
 _PARTIAL = b"forebay.partial"
 

@@ -27,7 +27,7 @@ def as_blobs(batches: Iterable[pa.RecordBatch], output: str) -> Iterator[pd.Data
 def as_columns(batches: Iterable[pa.RecordBatch], output: str) -> Iterator[pd.DataFrame]:
     """One row for each result: ``output`` without a value, and ``c0, c1, ...``, a struct as its fields.
 
-    Spark takes more time for a frame than for some thousand rows of it, so windows with few results are in one.
+    Each frame has a fixed cost in Spark's worker, so windows with few results share one.
     """
     for batch in blobs.gathered(batches):
         rows = batch.num_rows
