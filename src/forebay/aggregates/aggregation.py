@@ -14,6 +14,7 @@ import pyarrow as pa
 from forebay.aggregates import counted, holistic, incremental, sketches
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
+from forebay.aggregates.parts import Function, Part
 
 ROWS = "rows"
 """The column of a partial aggregate that counts the rows in it."""
@@ -53,10 +54,10 @@ class Aggregation:
     keys: tuple[str, ...]
     aggregates: tuple[BoundAggregate, ...]
     carried: tuple[str, ...] = ()
-    _parts: Mapping[str, incremental.Part] = field(init=False, repr=False, compare=False)
+    _parts: Mapping[str, Part] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        parts: dict[str, incremental.Part] = {}
+        parts: dict[str, Part] = {}
         for aggregate in self.aggregates:
             parts |= _function(aggregate).parts(aggregate)
         parts |= {name: incremental.first_of(name) for name in self.carried}
@@ -124,7 +125,7 @@ class Aggregation:
         self.__post_init__()
 
 
-def _function(aggregate: BoundAggregate) -> incremental.Function:
+def _function(aggregate: BoundAggregate) -> Function:
     return (counted.FUNCTIONS if aggregate.counted else FUNCTIONS)[aggregate.function]
 
 

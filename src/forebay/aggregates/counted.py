@@ -14,7 +14,7 @@ from forebay.aggregates import frequent
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.frequent import COUNT, ITEM, PLACE
 from forebay.aggregates.holistic import percentiles
-from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow
 from forebay.aggregates.sketches import joined, of_all
 from forebay.aggregates.sorting import interpolated_counts
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
-from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow
 from forebay.aggregates.sorting import interpolated, sort_runs
 
 

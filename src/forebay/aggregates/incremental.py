@@ -9,10 +9,8 @@ count, NaN is larger than any number, a sum that leaves its type is an error und
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,65 +20,10 @@ import pyarrow as pa
 from forebay.aggregates import hyperloglog
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow
 from forebay.errors import ArithmeticOverflow
 
-Parts = dict[str, "Part"]
-Loop = Callable[[Groups, Any], pl.Series]
-"""A method of `Groups`, which takes a column."""
-
 Words = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One column of a state: how it comes from rows, and how several of it are one.
-
-    Attributes
-    ----------
-    partial : polars.Expr
-        It, from the rows of a group.
-    merge : callable, optional
-        Maps the column to the expression that merges it; None where it cannot be merged.
-    loop, merge_loop : callable, optional
-        What ``partial`` and ``merge`` give for all groups at once, without polars; None where only polars can.
-    column : str, optional
-        What ``loop`` takes; None where it takes no column.
-    """
-
-    partial: pl.Expr
-    merge: Callable[[pl.Expr], pl.Expr] | None = None
-    loop: Loop | None = None
-    merge_loop: Loop | None = None
-    column: str | None = None
-
-    def looped(self, groups: Groups, rows: pl.DataFrame) -> pl.Series:
-        """The column, from rows in groups."""
-        assert self.loop is not None
-        return self.loop(groups, None if self.column is None else rows[self.column])
-
-    def merge_looped(self, groups: Groups, parts: pl.Series) -> pl.Series:
-        """The column, from itself in groups."""
-        assert self.merge_loop is not None
-        return self.merge_loop(groups, parts)
-
-    def merged(self, name: str) -> pl.Expr:
-        if self.merge is None:
-            raise TypeError(f"{name} belongs to a holistic aggregate, which has no partial results to merge")
-        return self.merge(pl.col(name))
-
-
-@dataclass(frozen=True)
-class Function:
-    """An aggregate function: the parts of its state, and its result from those columns of a frame of partials."""
-
-    parts: Callable[[BoundAggregate], Parts]
-    finish: Callable[[BoundAggregate, pl.DataFrame], pa.Array]
-
-
-def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:
-    """A column as one Arrow array of the result's type."""
-    array = values.to_arrow(compat_level=pl.CompatLevel.oldest())
-    return array if array.type.equals(result) else array.cast(result)
 
 
 def _total(part: pl.Expr) -> pl.Expr:

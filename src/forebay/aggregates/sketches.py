@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
-from forebay.aggregates.incremental import Function, Part, Parts, to_arrow
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow
 
 _COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
 
