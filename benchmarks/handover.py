@@ -1,9 +1,10 @@
 """What a query with much state does when a host is lost, added, retired or slowed down, after Rhino (section 5).
 
-    python benchmarks/handover.py [--sizes 1 10] [--events lost added slowed retired] [--systems replicas checkpoint spark]
-                                  [--workloads nbq8 latest nbq5 nbqx]
+    python benchmarks/handover.py [--sizes 1 10] [--events lost added slowed retired] [--systems replicas checkpoint]
+                                  [--workloads latest]
 
-The queries are those of `workloads`. They run on hosts with shaped networks, see `hosts`:
+The queries are those of `workloads`; without arguments it is the one that reads most of its state, and takes an hour. They
+run on hosts with shaped networks, see `hosts`:
 
 replicas     forebay with `spark.forebay.durability=replicas`, one replica
 checkpoint   forebay with stores on the hosts' disks that are archived in the checkpoint, before Spark learns of a version
@@ -30,9 +31,10 @@ Columns of the result: `share`, the cores of each host; `rows/s`, what the syste
 the median micro-batch before the event; `longest`, the longest one after it; `handing`, the longest one during a handover,
 from its first copy on; `again`, from the event until three micro-batches in a row were within a tenth of normal, by their
 median; `noticed`, from the event until Spark knows of it; `then`, from there to the end of the next micro-batch;
-`fetch`, what all tasks of a micro-batch after the event took together for getting files, by links or copies, `open`, for
-opening their stores and reading indexes, which is part of that, and `MB fetched`, how much was copied: the most of each in
-any of them; they are state fetching and loading of the paper's table 1;
+`recovery`, if a host is lost, is the sum of the three parts that the paper's table 1 has, each in the
+partition where it took longest: `scheduling`, from when Spark knows of the event until a task begins to open a store,
+`fetching`, for getting files, by links or copies, and `loading`, for opening stores and reading indexes; `then` is longer by
+the work of the micro-batch. `MB fetched`, how much was copied by all tasks of a micro-batch, the most in any of them;
 `MB normal` and `MB longest`, what came in at all hosts but the store in such a micro-batch; `latency`, from the arrival of
 a row to the end of its micro-batch, normally and at most; `hosts` and `store`, bytes that came in there for each byte of
 rows, before the event; `cores`, CPU time a second of all processes of the machine that are not niced, before the event;
@@ -74,6 +76,7 @@ import forebay as fb
 import handover_report
 import hosts
 from forebay.spark.driver import replicas
+from forebay.spark.driver.openings import FETCHING, LOADING, SCHEDULING, Opening
 from forebay.spark.driver.steering import Steering
 from handover_report import EVENTS, OUT
 from hosts import Hosts
@@ -87,6 +90,8 @@ FULL_SPEED = 4
 """Micro-batches from which follows what a system can take, each of about so much:"""
 SPEED_BYTES = 100e6
 PORTION = 8.0
+LOST = ("lost", "cut")
+"""The events after which partitions have to be recovered."""
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
 LIMIT = 300
@@ -253,7 +258,7 @@ class Run:
         wait_for(lambda: self.source.count > arrived, "nothing arrives")
         time.sleep(normal / 2)
         placement, at, handed = self.steering.placement(), time.time(), self._handed()
-        noticed_at = self._happen(name, placement)
+        noticed_at, opening = self._happen(name, placement)
         latest, moved_at = placement, at
 
         def over() -> bool:
@@ -276,7 +281,6 @@ class Run:
         steady = [
             self.meter.between(before[0]["end"], before[-1]["end"], store=store) / arrived_mb for store in (False, True)
         ]
-        opened = self._opened({each["batch"] for each in after})
         calm = [self.meter.between(each["begin"], each["end"]) for each in before]
         row = {
             "normal": normal,
@@ -289,9 +293,8 @@ class Run:
             "store": steady[1],
             "cores": cores,
             "lag": max(lags),
-            "fetch": opened["fetchTimeMs"],
-            "open": opened["loadTimeMs"],
-            "MB fetched": opened["fetchedBytes"],
+            **recovered(opening, noticed),
+            "MB fetched": self._opened({each["batch"] for each in after})["fetchedBytes"],
             "MB normal": statistics.median(calm),
             "MB longest": self.meter.between(longest["begin"], longest["end"]),
             "latency normal": statistics.median(each["latency"] for each in before),
@@ -334,14 +337,16 @@ class Run:
         os.sync()  # all hosts have one disk in truth: what follows does not wait for what was written here
         return seconds
 
-    def _happen(self, name: str, placement: dict[int, str | None]) -> Callable[[], float | None]:
-        """Have it happen; what tells when Spark has noticed."""
+    def _happen(self, name: str, placement: dict[int, str | None]) -> tuple[Callable[[], float | None], Opening | None]:
+        """Have it happen; what tells when Spark has noticed, and of the partitions that it sends elsewhere."""
         at = {each.id: each.host for each in self.steering.executors()}
         held = [at[executor] for executor in placement.values() if executor in at]
         address = max(sorted(set(held)), key=held.count)
         number = int(address.rpartition(".")[2])
         seen: list[float] = []
         known = self._executors()
+        leaving = [partition for partition, executor in placement.items() if executor and at.get(executor) == address]
+        opening = Opening(str(self.query.id), leaving, PARTITIONS) if name in LOST and self.system != "spark" else None
 
         def watch(noticed: Callable[[], bool]) -> None:
             deadline = time.time() + LIMIT
@@ -370,7 +375,7 @@ class Run:
         elif name == "cut":
             self.cluster.cut(number)
             threading.Timer(30, self.cluster.mend, [number]).start()
-        return lambda: seen[0] if seen else None
+        return lambda: seen[0] if seen else None, opening
 
     def _longest_while_handed(self, batches: list[Row]) -> float | None:
         """The longest micro-batch of which a part was during a handover."""
@@ -405,7 +410,7 @@ class Run:
 
             def steady() -> bool:
                 lags = [[*each.replicas.values()] for each in manager.placement()]
-                return all(some and all(0 <= lag <= 4 for lag in some) for some in lags)
+                return all(some and all(0 <= lag <= 1 for lag in some) for some in lags)
 
             wait_for(steady, "", 600, fail=False)
 
@@ -415,6 +420,18 @@ class Run:
             infos = self.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
             return {str(info.host()) for info in infos} - {self.cluster.address}
         return {each.host for each in self.steering.executors() if not each.leaving}
+
+
+def recovered(opening: Opening | None, noticed: float | None) -> Row:
+    """The parts of a recovery, in seconds from when Spark has noticed on."""
+    seconds: dict[str, float] = {}
+    if opening is not None and noticed:
+        seconds = opening.seconds()
+        opening.close()
+        if seconds:
+            seconds[SCHEDULING] -= noticed - opening.since
+    whole = sum(seconds.values()) if seconds else None
+    return {**dict.fromkeys((SCHEDULING, FETCHING, LOADING)), **seconds, "recovery": whole}
 
 
 def back(after: list[Row], normal: float) -> float | None:
@@ -586,10 +603,10 @@ def rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=float, default=[1, 2, 5, 10], help="GB of state")
+    parser.add_argument("--sizes", nargs="+", type=float, default=[1, 10], help="GB of state")
     parser.add_argument("--events", nargs="+", choices=EVENTS, default=list(EVENTS[:4]))
-    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=["latest"])
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS)[:2])
     parser.add_argument("--conf", nargs="*", default=[], help="settings of Spark for all systems, as name=value")
     parser.add_argument("--unchecked", action="store_true", help="do not check the answers first")
     parser.add_argument("--report", action="store_true", help="only tables and charts, of the runs so far")

@@ -55,7 +55,8 @@ def tables() -> str:
         pl.col("lag").cast(int),
         pl.col("copy").round(1).cast(str).fill_null("-"),
     )
-    measures = ["normal", "longest", "handing", "again", "noticed", "then", "fetch", "open", "latency normal", "latency"]
+    measures = ["normal", "longest", "handing", "again", "noticed", "then", "scheduling", "fetching", "loading", "recovery"]
+    measures += ["latency normal", "latency"]
     figures = [pl.col(name).round(1).cast(str).fill_null("-").alias(name) for name in measures]
     counts = [pl.col(name).round(0).cast(int) for name in ("MB fetched", "MB normal", "MB longest", "moved")]
     moved = pl.col("moved after").round(1).cast(str).fill_null("-")

@@ -40,6 +40,9 @@ class Handovers:
         if self.broken & {*executors}:
             raise HandoverError("they were lost")
 
+    def opened(self):
+        pass
+
     def hand(self, reason, placement):
         assert reason == SCALE_OUT
         self.asked.append({*placement.values()})

@@ -272,7 +272,7 @@ def test_a_partition_moves_and_the_query_goes_on(tmp_path):
     assert reason == "move"
     ((partition, (origin, target)),) = moved.items()
     assert (before[partition], after[partition]) == (origin, target)
-    assert steps == ["catchUp", "microBatch", "warm"]
+    assert steps == ["catchUp", "fetching", "loading", "microBatch", "scheduling", "warm"]
     assert warmed == []  # its executor runs other partitions, and needs its cores for them
     assert "the query has the partitions [0, 1, 2, 3]" in errors[0]
     assert "'nobody'" in errors[1]
@@ -303,7 +303,7 @@ def elastic(spark, cluster):
     leaving = 0 if cluster.host(0) in {each.host for each in manager.placement()} else 1
     cluster.decommission(leaving)
     wait_for(lambda: cluster.host(leaving) not in {each.host for each in manager.placement()}, run)
-    run.push()
+    wait_for(lambda: manager.recent[-1].seconds.keys() == {"scheduling", "fetching", "loading"}, run)
     return [done(), *run.end()]
 
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from forebay.spark.driver.openings import Opening
+
+KEPT = 100
+"""So many handovers of a query are remembered."""
+
+_log = logging.getLogger("forebay")
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Handed:
     stateBytes : int
         Size of the state that changed hands.
     seconds : dict of str to float
-        How long each step took: ``catchUp``, ``warm``, ``microBatch``.
+        How long each step took: ``catchUp``, ``warm``, ``microBatch``. When the partitions have run there, also what is in
+        the paper's table 1: ``scheduling``, from when Spark was told until stores were opened, and for these ``fetching``
+        and ``loading``, in the partition where it took longest.
     failed : str or None
         Why it was given up, if it was.
     ended : float
@@ -68,3 +78,58 @@ class Handed:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+
+class Records:
+    """The handovers of a query: what is remembered of them, and logged.
+
+    Attributes
+    ----------
+    recent : list of Handed
+        Those so far, oldest first.
+    waiting : list of tuple of Handed and Opening
+        Those of which it is not known yet how long it took until partitions had their state.
+    """
+
+    def __init__(self) -> None:
+        self.recent: list[Handed] = []
+        self.waiting: list[tuple[Handed, Opening]] = []
+
+    def add(self, handed: Handed, opening: Opening | None = None) -> None:
+        """Remember a handover, and log it; with an opening, wait for that."""
+        self.recent = [*self.recent, handed][-KEPT:]
+        if opening is not None:
+            self.waiting.append((handed, opening))
+        if handed.failed is not None:
+            _log.warning(
+                "the handover of partitions %s (%s) was given up: %s", [*handed.moved], handed.reason, handed.failed
+            )
+        elif handed.moved:
+            moves = ", ".join(f"{partition}: {origin} to {target}" for partition, (origin, target) in handed.moved.items())
+            _log.info(
+                "handed over (%s) %d bytes of state; partitions %s; %s",
+                handed.reason,
+                handed.stateBytes,
+                moves,
+                _steps(handed),
+            )
+
+    def opened(self, batch: int) -> None:
+        """Add how long it took until partitions had their state, where that is known after a micro-batch."""
+        for handed, opening in list(self.waiting):
+            seconds = opening.seconds()
+            if opening.batch is not None and opening.batch <= batch:
+                self.waiting.remove((handed, opening))
+                opening.close()
+                handed.seconds.update(seconds)
+                _log.info("partitions %s have their state (%s): %s", [*handed.moved], handed.reason, _steps(handed))
+
+    def close(self) -> None:
+        """Wait no longer."""
+        for _, opening in self.waiting:
+            opening.close()
+        self.waiting.clear()
+
+
+def _steps(handed: Handed) -> str:
+    return ", ".join(f"{step} {seconds:.2f} s" for step, seconds in handed.seconds.items())

@@ -9,7 +9,6 @@ it was.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,15 +23,13 @@ from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import spread
 from forebay.spark.driver import query as queries
 from forebay.spark.driver import replicas
-from forebay.spark.driver.handed import Handed, Placed
+from forebay.spark.driver.handed import Handed, Placed, Records
+from forebay.spark.driver.openings import Opening
 from forebay.spark.driver.patience import Patience
 from forebay.spark.driver.steering import Executor, Steering
 
 if TYPE_CHECKING:
     from forebay.replication.manager import Partition
-
-KEPT_HANDOVERS = 100
-"""So many handovers of a query are remembered."""
 
 AGENT_SECONDS = 60.0
 """The agent of a target's host has to be there after so long."""
@@ -43,8 +40,6 @@ WARM_SECONDS = 30.0
 _PACE, _COPY_PACE = 0.05, 0.25
 _IDLE_SECONDS = 2.0
 """A query that has run no micro-batch for so long is idle: nothing is to be waited for."""
-
-_log = logging.getLogger("forebay")
 
 
 def handover(query: StreamingQuery) -> Handover:
@@ -114,12 +109,12 @@ class Handover:
         location = queries.execution(query).resolvedCheckpointRoot()
         self._held = self._place.held(location, str(query.id))[0] if self._place else ""
         self._going_on = threading.Lock()
-        self._recent: list[Handed] = []
+        self._records = Records()
 
     @property
     def recent(self) -> list[Handed]:
         """The handovers so far, oldest first, those that were given up included."""
-        return list(self._recent)
+        return list(self._records.recent)
 
     def placement(self) -> list[Placed]:
         """Where each state partition is, and its replicas."""
@@ -225,15 +220,29 @@ class Handover:
                         with handed.step("warm"):
                             self._warm(moving)
                     handed = replace(handed, moved=self._moves(moving))  # others have had their turn
-                    with handed.step("microBatch"):
+                    with self._listening(moving) as opening, handed.step("microBatch"):
                         self._switch(moving, patience)
+                    handed.seconds.update(opening.seconds())
         except Exception as error:
             why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
-            self.record(replace(handed, failed=why, ended=time.time()))
+            self._records.add(replace(handed, failed=why, ended=time.time()))
             raise error if isinstance(error, HandoverError) else HandoverError(why) from error
         handed = replace(handed, ended=time.time())
-        self.record(handed)
+        self._records.add(handed)
         return handed
+
+    def lost(self, executor: Executor, placement: Mapping[int, str]) -> None:
+        """Remember that partitions of an executor that is lost or leaving go elsewhere."""
+        size = sum(each.stateBytes for each in self.placement() if each.partition in placement)
+        moved: dict[int, tuple[str | None, str]] = {each: (executor.id, target) for each, target in placement.items()}
+        handed = Handed("scale in" if executor.leaving else "recovery", moved, size)
+        self._records.add(handed, self._listening(placement))
+
+    def opened(self) -> None:
+        """See whether the partitions of lost executors have their state again."""
+        if self._records.waiting:
+            progress = self.query.lastProgress
+            self._records.opened(-1 if progress is None else progress["batchId"])
 
     def lag(self) -> dict[str, int]:
         """What `forebay.progress` says of replicas and handovers."""
@@ -241,7 +250,7 @@ class Handover:
         return {
             "replicaLagVersions": max((lag.versions for lag in lags), default=0),
             "replicaLagBytes": sum(lag.bytes for lag in lags),
-            "handovers": sum(handed.failed is None for handed in self._recent),
+            "handovers": sum(handed.failed is None for handed in self._records.recent),
         }
 
     def status(self) -> dict[str, Any]:
@@ -252,26 +261,16 @@ class Handover:
             "replicas": self._manager.replicas if self._manager else 0,
             "hosts": self._manager.status() if self._manager else {},
             "partitions": [asdict(placed) for placed in self.placement()],
-            "handovers": [asdict(handed) for handed in self._recent],
+            "handovers": [asdict(handed) for handed in self._records.recent],
         }
-
-    def record(self, handed: Handed) -> None:
-        """Remember a handover, and log it."""
-        self._recent = [*self._recent, handed][-KEPT_HANDOVERS:]
-        if handed.failed is not None:
-            _log.warning(
-                "the handover of partitions %s (%s) was given up: %s", [*handed.moved], handed.reason, handed.failed
-            )
-        elif handed.moved:
-            moves = ", ".join(f"{partition}: {origin} to {target}" for partition, (origin, target) in handed.moved.items())
-            steps = ", ".join(f"{step} {seconds:.2f} s" for step, seconds in handed.seconds.items())
-            _log.info(
-                "handed over (%s) %d bytes of state; partitions %s; %s", handed.reason, handed.stateBytes, moves, steps
-            )
 
     def close(self) -> None:
         """Steer no longer."""
+        self._records.close()
         self.steering.close()
+
+    def _listening(self, moved: Collection[int]) -> Opening:
+        return Opening(str(self.query.id), moved, self.steering.partitions)
 
     def _partitions(self) -> list[Partition]:
         return self._manager.partitions(self._held) if self._manager is not None else []

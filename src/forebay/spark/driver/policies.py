@@ -21,7 +21,6 @@ from forebay.errors import ForebayError
 from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import best_move, covered
 from forebay.spark.driver import metrics
-from forebay.spark.driver.handed import Handed
 from forebay.spark.driver.handover import Handover
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.steering import Executor
@@ -109,6 +108,7 @@ class Policies:
             cluster.write(self._root.safe, self._handover.status())
 
     def _look(self) -> None:
+        self._handover.opened()
         executors = self._handover.usable()
         if self._acting:
             self._act(executors)
@@ -166,8 +166,7 @@ class Policies:
         others = [each for each in self._handover.usable() if each.id != executor.id]
         chosen = self._handover.takers(partitions, others)
         placement = {partition: chosen[partition] for partition in partitions if partition in chosen}
-        moved = {partition: (executor.id, target) for partition, target in placement.items()}
-        self._handover.record(Handed("scale in" if executor.leaving else "recovery", dict(moved)))
+        self._handover.lost(executor, placement)
         return placement
 
     def _level(self, executors: list[Executor]) -> None:
