@@ -118,6 +118,7 @@ def accesses_of(place):
     return pa.Table.from_batches(read_captured(place), SCHEMA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_captured_and_generated_accesses_are_alike(name, captured, events):
     place, used = captured
@@ -137,6 +138,7 @@ def test_captured_and_generated_accesses_are_alike(name, captured, events):
         assert live.select(names).equals(generated.select(names))
 
 
+@pytest.mark.slow
 def test_what_was_captured_is_read_by_virtual_node(captured):
     place, _ = captured
     name = place / "tumbling-incremental"
