@@ -258,7 +258,9 @@ class Run:
         wait_for(lambda: self.source.count > arrived, "nothing arrives")
         time.sleep(normal / 2)
         placement, at, handed = self.steering.placement(), time.time(), self._handed()
-        noticed_at, opening = self._happen(name, placement)
+        address, there = self._fullest(placement)
+        opening = Opening(str(self.query.id), there, PARTITIONS, self.steering.batch or 0)
+        noticed_at = self._happen(name, address)
         latest, moved_at = placement, at
 
         def over() -> bool:
@@ -293,7 +295,7 @@ class Run:
             "store": steady[1],
             "cores": cores,
             "lag": max(lags),
-            **recovered(opening, noticed),
+            **recovered(opening, noticed if name in LOST and self.system != "spark" else None),
             "MB fetched": self._opened({each["batch"] for each in after})["fetchedBytes"],
             "MB normal": statistics.median(calm),
             "MB longest": self.meter.between(longest["begin"], longest["end"]),
@@ -337,16 +339,19 @@ class Run:
         os.sync()  # all hosts have one disk in truth: what follows does not wait for what was written here
         return seconds
 
-    def _happen(self, name: str, placement: dict[int, str | None]) -> tuple[Callable[[], float | None], Opening | None]:
-        """Have it happen; what tells when Spark has noticed, and of the partitions that it sends elsewhere."""
+    def _fullest(self, placement: dict[int, str | None]) -> tuple[str, list[int]]:
+        """The host with the most partitions, and these."""
         at = {each.id: each.host for each in self.steering.executors()}
-        held = [at[executor] for executor in placement.values() if executor in at]
-        address = max(sorted(set(held)), key=held.count)
+        held = {partition: at[executor] for partition, executor in placement.items() if executor in at}
+        addresses = [*held.values()]
+        address = max(sorted(set(addresses)), key=addresses.count)
+        return address, [partition for partition, each in held.items() if each == address]
+
+    def _happen(self, name: str, address: str) -> Callable[[], float | None]:
+        """Have it happen to a host; what tells when Spark has noticed."""
         number = int(address.rpartition(".")[2])
         seen: list[float] = []
         known = self._executors()
-        leaving = [partition for partition, executor in placement.items() if executor and at.get(executor) == address]
-        opening = Opening(str(self.query.id), leaving, PARTITIONS) if name in LOST and self.system != "spark" else None
 
         def watch(noticed: Callable[[], bool]) -> None:
             deadline = time.time() + LIMIT
@@ -375,7 +380,7 @@ class Run:
         elif name == "cut":
             self.cluster.cut(number)
             threading.Timer(30, self.cluster.mend, [number]).start()
-        return lambda: seen[0] if seen else None, opening
+        return lambda: seen[0] if seen else None
 
     def _longest_while_handed(self, batches: list[Row]) -> float | None:
         """The longest micro-batch of which a part was during a handover."""
@@ -422,14 +427,11 @@ class Run:
         return {each.host for each in self.steering.executors() if not each.leaving}
 
 
-def recovered(opening: Opening | None, noticed: float | None) -> Row:
-    """The parts of a recovery, in seconds from when Spark has noticed on."""
-    seconds: dict[str, float] = {}
-    if opening is not None and noticed:
-        seconds = opening.seconds()
-        opening.close()
-        if seconds:
-            seconds[SCHEDULING] -= noticed - opening.since
+def recovered(opening: Opening, noticed: float | None) -> Row:
+    """The parts of a recovery, in seconds from when Spark has noticed on, if there is one."""
+    seconds = opening.seconds() if noticed else {}
+    if seconds and noticed:
+        seconds[SCHEDULING] -= noticed - opening.since
     whole = sum(seconds.values()) if seconds else None
     return {**dict.fromkeys((SCHEDULING, FETCHING, LOADING)), **seconds, "recovery": whole}
 

@@ -278,6 +278,11 @@ class LogPart(Groups):
         """Give the version committed last, of all parts, to another directory."""
         self._log.snapshot(directory)
 
+    @property
+    def fetch_seconds(self) -> float:
+        """What the whole log has spent on getting files."""
+        return self._log.fetch_seconds
+
     def count_into(self, metrics: Metrics) -> None:
         """Bring the counts of a store up to date, but for those of files, which are the whole log's."""
 

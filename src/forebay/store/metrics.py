@@ -33,7 +33,7 @@ class Metrics:
     uploaded_bytes, upload_seconds : int, float
         What was brought to where versions are safe, if not in the directory, and how long that took.
     load_seconds : float
-        Time for reading the key index, and where the rows of windows lie.
+        Time for reading the key index, and where the rows of windows lie, without that for getting files.
     fetched_bytes, fetch_seconds : int, float
         What came from there since the store was opened, or closed to be kept: bytes that were copied, and the time for what
         was linked, too. A handover of the Rhino paper fetches state (section 5.2.1).

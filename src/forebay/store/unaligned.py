@@ -323,9 +323,9 @@ class UnalignedStore:
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:
-        began = time.perf_counter()
+        began, fetched = time.perf_counter(), self._log.fetch_seconds
         yield
-        self._counts.load_seconds += time.perf_counter() - began
+        self._counts.load_seconds += time.perf_counter() - began - (self._log.fetch_seconds - fetched)
 
     def _load(self) -> None:
         """Have known where the rows on disk lie."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.spark.driver.openings import Opening
 
@@ -92,14 +93,16 @@ class Records:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.recent: list[Handed] = []
         self.waiting: list[tuple[Handed, Opening]] = []
 
     def add(self, handed: Handed, opening: Opening | None = None) -> None:
-        """Remember a handover, and log it; with an opening, wait for that."""
-        self.recent = [*self.recent, handed][-KEPT:]
-        if opening is not None:
-            self.waiting.append((handed, opening))
+        """Remember a handover, and log it; with an opening, how long that takes is added when it is over."""
+        with self._lock:
+            self.recent = [*self.recent, handed][-KEPT:]
+            if opening is not None:
+                self.waiting = [*self.waiting, (handed, opening)]
         if handed.failed is not None:
             _log.warning(
                 "the handover of partitions %s (%s) was given up: %s", [*handed.moved], handed.reason, handed.failed
@@ -115,20 +118,13 @@ class Records:
             )
 
     def opened(self, batch: int) -> None:
-        """Add how long it took until partitions had their state, where that is known after a micro-batch."""
-        for handed, opening in list(self.waiting):
-            seconds = opening.seconds()
-            if opening.batch is not None and opening.batch <= batch:
-                self.waiting.remove((handed, opening))
-                opening.close()
-                handed.seconds.update(seconds)
-                _log.info("partitions %s have their state (%s): %s", [*handed.moved], handed.reason, _steps(handed))
-
-    def close(self) -> None:
-        """Wait no longer."""
-        for _, opening in self.waiting:
-            opening.close()
-        self.waiting.clear()
+        """Add how long it took until partitions had their state, as far as that is known after a micro-batch."""
+        for handed, opening in [each for each in self.waiting if each[1].last <= batch]:
+            whole = replace(handed, seconds={**handed.seconds, **opening.seconds()})
+            with self._lock:
+                self.recent = [whole if each is handed else each for each in self.recent]
+                self.waiting = [each for each in self.waiting if each[0] is not handed]
+            _log.info("partitions %s have their state (%s): %s", [*whole.moved], whole.reason, _steps(whole))
 
 
 def _steps(handed: Handed) -> str:

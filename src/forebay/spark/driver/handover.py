@@ -220,14 +220,14 @@ class Handover:
                         with handed.step("warm"):
                             self._warm(moving)
                     handed = replace(handed, moved=self._moves(moving))  # others have had their turn
-                    with self._listening(moving) as opening, handed.step("microBatch"):
+                    opening = self._opening(moving, after=True)
+                    with handed.step("microBatch"):
                         self._switch(moving, patience)
-                    handed.seconds.update(opening.seconds())
         except Exception as error:
             why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
             self._records.add(replace(handed, failed=why, ended=time.time()))
             raise error if isinstance(error, HandoverError) else HandoverError(why) from error
-        handed = replace(handed, ended=time.time())
+        handed = replace(handed, seconds={**handed.seconds, **opening.seconds()}, ended=time.time())
         self._records.add(handed)
         return handed
 
@@ -236,13 +236,13 @@ class Handover:
         size = sum(each.stateBytes for each in self.placement() if each.partition in placement)
         moved: dict[int, tuple[str | None, str]] = {each: (executor.id, target) for each, target in placement.items()}
         handed = Handed("scale in" if executor.leaving else "recovery", moved, size)
-        self._records.add(handed, self._listening(placement))
+        self._records.add(handed, self._opening(placement) if placement else None)
 
     def opened(self) -> None:
         """See whether the partitions of lost executors have their state again."""
-        if self._records.waiting:
-            progress = self.query.lastProgress
-            self._records.opened(-1 if progress is None else progress["batchId"])
+        progress = self.query.lastProgress if self._records.waiting else None
+        if progress is not None:
+            self._records.opened(progress["batchId"])
 
     def lag(self) -> dict[str, int]:
         """What `forebay.progress` says of replicas and handovers."""
@@ -266,11 +266,13 @@ class Handover:
 
     def close(self) -> None:
         """Steer no longer."""
-        self._records.close()
         self.steering.close()
 
-    def _listening(self, moved: Collection[int]) -> Opening:
-        return Opening(str(self.query.id), moved, self.steering.partitions)
+    def _opening(self, moved: Collection[int], *, after: bool = False) -> Opening:
+        """What partitions move that may run elsewhere in the micro-batch that is under way, or ``after`` it."""
+        batch = self.steering.batch
+        first = -1 if batch is None else batch + after
+        return Opening(str(self.query.id), [*moved], self.steering.partitions, first)
 
     def _partitions(self) -> list[Partition]:
         return self._manager.partitions(self._held) if self._manager is not None else []

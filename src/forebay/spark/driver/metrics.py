@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from forebay.spark.driver.tally import Interval, Tally
+from forebay.spark.driver.tally import Interval, Opened, Tally
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,17 +33,6 @@ _tallies: dict[tuple[str, str], Tally] = {}
 """By query and operator."""
 _ended: dict[str, None] = {}
 """Queries that have ended, in that order."""
-
-
-class Watcher(Protocol):
-    """Who is told what virtual nodes tell, as it comes in."""
-
-    def take(self, batch: int, operator: str, told: Mapping[int, Mapping[str, float]]) -> None:
-        """Take what virtual nodes of an operator tell of a micro-batch."""
-
-
-_watchers: list[tuple[str, Watcher]] = []
-"""By query."""
 
 
 class _Latest(AccumulatorParam[dict[Key, dict[str, float]]]):
@@ -155,6 +144,12 @@ def busy(query: str) -> tuple[int, dict[int, list[Interval]]]:
         return batches.pop(), found
 
 
+def opened(query: str) -> dict[tuple[str, int], list[Opened]]:
+    """The last times that stores got files from where they are safe, by operator and virtual node, oldest first."""
+    with _lock:
+        return {(operator, vnode): [*times] for operator, tally in _of(query) for vnode, times in tally.opened.items()}
+
+
 def totals() -> dict[tuple[str, str], dict[str, float]]:
     """Metrics of all micro-batches added up, and the sizes after the newest, by query and operator."""
     with _lock:
@@ -172,24 +167,8 @@ def take() -> None:
             accumulator.value.clear()
         for query, batch, operator in sorted(told):
             _tallies.setdefault((query, operator), Tally()).take(batch, told[query, batch, operator])
-            for watched, watcher in _watchers:
-                if watched == query:
-                    watcher.take(batch, operator, told[query, batch, operator])
         for tally in _tallies.values():
             tally.fold(KEPT_BATCHES)
-
-
-def watch(query: str, watcher: Watcher) -> None:
-    """Have somebody told what virtual nodes of a query tell from now on."""
-    with _lock:
-        _watchers.append((query, watcher))
-
-
-def unwatch(query: str, watcher: Watcher) -> None:
-    """Tell somebody no more."""
-    with _lock:
-        if (query, watcher) in _watchers:
-            _watchers.remove((query, watcher))
 
 
 def complete(query: str, operator: str, sizes: Mapping[int, dict[str, float]]) -> None:

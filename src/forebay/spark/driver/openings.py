@@ -6,59 +6,44 @@ The paper divides it into scheduling, state fetching and state loading (Rhino, s
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from types import TracebackType
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from forebay.spark.driver import metrics
-from forebay.spark.worker.vnodes import IDLE, partition_of
+from forebay.spark.driver.tally import Opened
+from forebay.spark.worker.vnodes import partition_of
 
 SCHEDULING, FETCHING, LOADING = "scheduling", "fetching", "loading"
 
 
+@dataclass(frozen=True)
 class Opening:
-    """What tasks tell of the first time that they work in some state partitions, from now on until it is closed.
+    """State partitions that run elsewhere from now on.
 
-    Parameters
+    Attributes
     ----------
     query : str
         The query's id.
     moved : collection of int
-        State partitions that run elsewhere from now on.
+        The state partitions.
     partitions : int
-        How many state partitions the query has.
-
-    Attributes
-    ----------
+        How many of them the query has.
+    first : int
+        The first micro-batch that may run there.
     since : float
-        When it was made, in seconds since 1970.
-    batch : int or None
-        The newest micro-batch in which one of the partitions was worked in.
+        When it was decided, in seconds since 1970.
     """
 
-    def __init__(self, query: str, moved: Collection[int], partitions: int) -> None:
-        self._query, self._moved, self._partitions = query, frozenset(moved), partitions
-        self.since = time.time()
-        self._told: dict[int, dict[tuple[str, int], Mapping[str, float]]] = {}
-        self.batch: int | None = None
-        metrics.watch(query, self)
+    query: str
+    moved: Collection[int]
+    partitions: int
+    first: int
+    since: float = field(default_factory=time.time)
 
-    def __enter__(self) -> Opening:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Listen no longer."""
-        metrics.unwatch(self._query, self)
-
-    def take(self, batch: int, operator: str, told: Mapping[int, Mapping[str, float]]) -> None:
-        """Take what virtual nodes tell of a micro-batch."""
-        for vnode, each in told.items():
-            partition = partition_of(vnode, self._partitions) if vnode > IDLE else None
-            if partition in self._moved and each["began"] >= 1000 * self.since:
-                self._told.setdefault(partition, {}).setdefault((operator, vnode), each)
-                self.batch = batch
+    @property
+    def last(self) -> int:
+        """The micro-batch in which they run there at the latest: one whose task had ended is not run again."""
+        return self.first + 1
 
     def seconds(self) -> dict[str, float]:
         """Seconds for each part, in the partition where it took longest; empty as long as no task has told.
@@ -66,11 +51,16 @@ class Opening:
         ``scheduling`` is until a partition's first store began to be opened, and compares the clocks of the driver and of a
         host; ``fetching`` is for getting files, by links or copies, and ``loading`` for opening stores and reading indexes.
         """
-        metrics.take()
-        if not self._told:
+        told: dict[int, list[Opened]] = {}
+        for (_, vnode), times in metrics.opened(self.query).items():
+            partition = partition_of(vnode, self.partitions)
+            first = next((each for each in times if self.first <= each.batch <= self.last), None)
+            if partition in self.moved and first is not None:
+                told.setdefault(partition, []).append(first)
+        if not told:
             return {}
-        of_partitions = [[*told.values()] for told in self._told.values()]
-        fetching = [sum(each["fetchTimeMs"] for each in told) / 1000 for told in of_partitions]
-        loading = [sum(each["loadTimeMs"] - each["fetchTimeMs"] for each in told) / 1000 for told in of_partitions]
-        began = max(min(each["began"] for each in told) for told in of_partitions) / 1000
-        return {SCHEDULING: began - self.since, FETCHING: max(fetching), LOADING: max(loading)}
+        return {
+            SCHEDULING: max(min(each.began for each in some) for some in told.values()) / 1000 - self.since,
+            FETCHING: max(sum(each.fetching for each in some) for some in told.values()) / 1000,
+            LOADING: max(sum(each.loading for each in some) for some in told.values()) / 1000,
+        }

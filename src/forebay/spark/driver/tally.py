@@ -6,7 +6,9 @@ proportion to the virtual nodes that had something to do in it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from forebay.spark.worker.vnodes import IDLE
 
@@ -30,7 +32,7 @@ UNITS = {
     "compactions": "times that dead rows were cleared out",
     "fetchTimeMs": "milliseconds of all tasks for getting files from where they are safe, by links or copies",
     "fetchedBytes": "bytes that were copied from there",
-    "loadTimeMs": "milliseconds of all tasks for opening stores and reading their key indexes, fetching included",
+    "loadTimeMs": "milliseconds of all tasks for opening stores and reading their key indexes, without fetching",
     "ingestTimeMs": "milliseconds of all tasks for decoding and placing rows",
     "fireTimeMs": "milliseconds of all tasks for windows that fired, sending results included",
     "commitTimeMs": "milliseconds of all tasks for commits, uploads included",
@@ -48,8 +50,24 @@ SIZES = {
 """What is as it is after a micro-batch."""
 
 
+KEPT_OPENINGS = 16
+"""Times that a virtual node's store was opened, the newest ones, which are remembered."""
+
 Interval = tuple[float, float]
 """Begin and end, in milliseconds by the clock of the host that told of it."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """That a store was opened which had to get files: in which micro-batch, when by its host's clock, and how long it took.
+
+    All times are in milliseconds.
+    """
+
+    batch: int
+    began: float
+    fetching: float
+    loading: float
 
 
 class Tally:
@@ -66,6 +84,8 @@ class Tally:
     worked : tuple of int and dict
         The micro-batch before that one, which has ended, and when each virtual node worked in it. The time for bringing
         files to other hosts and to the checkpoint, and from there, is left out: it is these that are slow then.
+    opened : dict of int to deque of Opened
+        The last times that each virtual node's store got files from where they are safe.
     """
 
     def __init__(self) -> None:
@@ -73,6 +93,7 @@ class Tally:
         self.batch: int | None = None
         self.nodes: dict[int, dict[str, float]] = {}
         self.worked: tuple[int, dict[int, Interval]] = -1, {}
+        self.opened: dict[int, deque[Opened]] = {}
         self._earlier: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._sizes: dict[int, dict[str, float]] = {}
         self._size: dict[str, float] = dict.fromkeys(SIZES, 0)
@@ -93,6 +114,8 @@ class Tally:
                 _add(row, self.nodes[vnode], UNITS, -1)
             _add(row, metrics, UNITS)
             self.nodes[vnode] = metrics
+            if metrics.get("fetchTimeMs"):
+                self._open(vnode, Opened(batch, metrics["began"], metrics["fetchTimeMs"], metrics["loadTimeMs"]))
             if metrics.keys() >= SIZES.keys():
                 self._resize(vnode, {name: metrics[name] for name in SIZES})
         row.update(self._size)
@@ -109,6 +132,12 @@ class Tally:
         while len(self.rows) > kept:
             _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
 
+    def _open(self, vnode: int, opened: Opened) -> None:
+        times = self.opened.setdefault(vnode, deque(maxlen=KEPT_OPENINGS))
+        if times and times[-1].batch == opened.batch:
+            times.pop()
+        times.append(opened)
+
     def _work(self) -> dict[int, Interval]:
         times = ("openTimeMs", "ingestTimeMs", "fireTimeMs", "commitTimeMs")
         found = {}
@@ -122,7 +151,7 @@ class Tally:
 
     def retire(self) -> None:
         """Forget virtual nodes, since the query has ended."""
-        self.batch, self.nodes, self._sizes, self.worked = None, {}, {}, (-1, {})
+        self.batch, self.nodes, self._sizes, self.worked, self.opened = None, {}, {}, (-1, {}), {}
 
     def total(self) -> dict[str, float]:
         """What was done in all micro-batches, and the sizes now."""

@@ -41,7 +41,7 @@ def measured(
         "fetchTimeMs": 1000 * store.fetch_seconds,
         "fetchedBytes": store.fetched_bytes,
         "openTimeMs": opening,
-        "loadTimeMs": opening + 1000 * work["load_seconds"],
+        "loadTimeMs": opening + 1000 * (work["load_seconds"] - store_before.fetch_seconds),
         "ingestTimeMs": ingest,
         "fireTimeMs": fire,
         "commitTimeMs": commit,
