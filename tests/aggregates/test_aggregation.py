@@ -62,6 +62,23 @@ def test_a_sum_of_decimals_never_wraps():
     assert one("sum", [TOP] * 5 + [TOP.copy_negate()] * 4, WIDE, WIDE) == TOP
 
 
+def test_a_mean_has_no_value_where_sparks_sum_has_none():
+    kind = pa.decimal128(38, 38)
+    tenths = [decimal.Decimal("0.6")] * 2
+    assert one("avg", tenths[:1], kind, kind) == tenths[0]
+    assert one("avg", tenths, kind, kind, ansi=False) is None
+    with pytest.raises(ArithmeticOverflow):
+        one("avg", tenths, kind, kind)
+
+
+def test_a_variance_is_never_negative():
+    bound = BoundAggregate("r", "var_pop", ("x",), (pa.float64(),), pa.float64(), {})
+    aggregation = Aggregation(("k",), (bound,))
+    rows = pl.DataFrame({"k": ["a", "a"], "x": [1e308, -1e308]})
+    (found,) = aggregation.finish(aggregation.partial(rows))[0].to_pylist()
+    assert not found < 0
+
+
 def test_mean_of_decimals_is_rounded_half_up():
     kind, result = pa.decimal128(10, 2), pa.decimal128(14, 6)
     cents = [decimal.Decimal("0.01"), decimal.Decimal("0.01"), decimal.Decimal("0.00")]

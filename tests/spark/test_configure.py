@@ -31,6 +31,7 @@ def fresh(monkeypatch, tmp_path):
     """A process that has neither a JVM nor a session yet, nor settings of its machine."""
     monkeypatch.setattr(configure.SparkContext, "_jvm", None)
     monkeypatch.setattr(configure.SparkContext, "_active_spark_context", None)
+    monkeypatch.setenv("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", sys.executable))  # it is undone
     for name in ("MASTER", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
@@ -115,6 +116,23 @@ def test_what_cannot_work_there_is_left_out(fresh, name, value, left_out):
     assert settings(SparkSession.builder.master("local").config(name, value)).keys() >= LOCAL.keys() - {left_out}
     assert left_out not in settings(SparkSession.builder.master("local").config(name, value))
     assert left_out in settings(SparkSession.builder.master("local").config(name, "file:///tmp"))
+
+
+@pytest.mark.parametrize(
+    ("told", "python"),
+    [
+        ({"spark.master": "local[2]"}, sys.executable),
+        ({"spark.master": "local[2]", "spark.pyspark.python": "python9"}, "python9"),
+        ({"spark.master": "spark://master:7077"}, None),
+    ],
+)
+def test_workers_of_a_local_session_have_the_drivers_python(fresh, monkeypatch, told, python):
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    fb.configure(SparkSession.builder.config(map=told))
+    assert os.environ.get("PYSPARK_PYTHON") == python
+    monkeypatch.setenv("PYSPARK_PYTHON", "python8")
+    fb.configure(SparkSession.builder.config(map=told))
+    assert os.environ["PYSPARK_PYTHON"] == "python8"
 
 
 def test_connect_is_refused(fresh):

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ import forebay as fb
 
 spark = fb.configure(SparkSession.builder.master("local[2]")).config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.range(4000).selectExpr("timestamp_millis(id * 100) t", "id % 5 k", "id n").repartitionByRange(8, "t")
+rows = rows.mapInArrow(lambda batches: batches, rows.schema)  # by a Python worker, before forebay was asked for anything
 rows.write.parquet(f"{sys.argv[1]}/in")
 df = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(f"{sys.argv[1]}/in")
 sessions = fb.groupBy(df.withWatermark("t", "1 second"), fb.session_window("t", "150 milliseconds"), "k").agg(fb.median("n"))
@@ -28,6 +30,8 @@ spark.stop()
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    elsewhere = [each for each in environment["PATH"].split(os.pathsep) if Path(each) != Path(sys.executable).parent]
+    environment["PATH"] = os.pathsep.join(elsewhere)  # the virtual environment has not been activated
     directory = str(tmp_path_factory.mktemp("first"))
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, directory], env=environment, capture_output=True, text=True, check=True

@@ -125,6 +125,25 @@ def test_names_and_types_that_need_quotes(spark, sources):
     )
 
 
+def test_names_that_differ_in_case_alone_where_case_counts(spark):
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        left = spark.sql("select timestamp '2024-01-01 00:00:00' t, 1 k, 'left' K")
+        right = spark.sql("select timestamp '2024-01-01 00:00:01' t, 1 k, 'v' v, 'V' V, 'mine' Window")
+        found = fb.join(left, right, on="k", window=fb.window("t", "1 minute"))
+        assert found.columns == ["window", "k", "t", "K", "t_right", "v", "V", "Window"]
+        assert [tuple(row)[3:] for row in found.drop("t_right").collect()] == [("left", "v", "V", "mine")]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.parametrize("name", ["__0", "__right", "__time"])
+def test_a_key_with_the_name_of_a_column_of_the_join(spark, name):
+    side = spark.sql(f"select timestamp '2024-01-01 00:00:00' t, 1 `{name}`, 3 a")
+    with pytest.raises(InvalidArgument, match=f"the key '{name}' has the name of a column that the join makes"):
+        fb.join(side, side, on=name, window=fb.window("t", "1 minute"))
+
+
 def test_an_empty_side(spark, sources, tmp_path):
     """Spark has no watermark while a source has had no rows, so nothing fires; in a batch all is there."""
     left, right = (spark.read.parquet(str(path)) for path in sources)

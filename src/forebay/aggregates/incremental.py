@@ -136,6 +136,7 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     scaled = sums * 10 ** (aggregate.result.scale - kind.scale)
     absolute = (abs(scaled) * 2 + divisor) // (2 * divisor.astype(object))
     lost |= (absolute >= 10**aggregate.result.precision).astype(np.bool_)
+    lost |= (abs(sums) >= 10 ** min(_MOST_DIGITS, kind.precision + _DIGITS_OF_A_SUM)).astype(np.bool_)
     if lost.any() and aggregate.options["ansi"]:
         raise _overflow(aggregate)
     quotient = np.where(lost, 0, np.where(scaled < 0, -absolute, absolute))
@@ -143,6 +144,9 @@ def _mean_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     high = (quotient >> 64).astype(np.int64)
     return decimals_of(low, high, empty | lost, aggregate.result)
 
+
+_MOST_DIGITS, _DIGITS_OF_A_SUM = 38, 10
+"""Spark has a decimal's mean from a sum of so many digits more, and has none where that sum has more than it can have."""
 
 _DIGITS_OF_MEANS_IN_DOUBLES = 11
 """Spark's optimizer has means of decimals of at most so many digits computed in doubles (its rule DecimalAggregates)."""
@@ -225,6 +229,7 @@ def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Ar
     name = _column(aggregate)
     degrees = partials[f"{name}.varied"].to_numpy() - (0 if aggregate.function.endswith("_pop") else 1)
     squares = partials[f"{name}.m2"].fill_null(0.0).to_numpy()
+    squares = np.where(squares < 0, np.nan, squares)  # values so large that what was added up is no number
     null = degrees <= 0
     values = squares / np.where(null, 1, degrees)
     return pa.array(np.sqrt(values) if aggregate.function.startswith("stddev") else values, mask=null)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +62,6 @@ class Measured:
 
 def session(cores: int = 2) -> SparkSession:
     """A local Spark session with what forebay needs."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         fb.configure(SparkSession.builder.master(f"local[{cores}]"))
         .appName("nexmark")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
@@ -89,6 +89,11 @@ def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
         else:
             raise InvalidArgument(f"{caller} got {key!r} for a key; a key is a column's name or a Column")
     return tuple(found)
+
+
+def folding(session: SparkSession) -> Callable[[str], str]:
+    """What makes names equal that a session takes for the same column."""
+    return str if str(session.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 
 def quoted(name: str) -> str:

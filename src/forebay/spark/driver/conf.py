@@ -208,11 +208,13 @@ def _calls(settings: Mapping[str, str]) -> str:
 
 
 def use_this_python(session: SparkSession) -> None:
-    """Have a local session run its workers with the driver's own Python, unless the user has named another one."""
+    """Have a local session run its workers with the driver's own Python, unless the user has named another one.
+
+    A setting that names one is read by spark-submit alone, which puts it into the environment.
+    """
     context = session.sparkContext
-    named = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
-    if str(context.master).startswith("local") and not named:
-        context.pythonExec = sys.executable
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = context.getConf().get("spark.pyspark.python", sys.executable)
 
 
 def require_forebay_in_workers(session: SparkSession) -> None:
@@ -223,7 +225,8 @@ def require_forebay_in_workers(session: SparkSession) -> None:
         return
     raise UnsupportedConfiguration(
         f"Spark runs its Python workers with {context.pythonExec!r}, which cannot import forebay. Set the environment "
-        f"variable PYSPARK_PYTHON to {sys.executable} before the session is made, or leave it unset."
+        f"variable PYSPARK_PYTHON, or spark.pyspark.python, to {sys.executable} before the session is made, or leave both "
+        "unset."
     )
 
 

@@ -37,6 +37,9 @@ LOADED = "forebay.spark.worker.daemon"
 STATIC = (SOCKETS, DAEMON)
 """What counts only if it is set before there is a session."""
 
+LOCAL = "local[*]"
+"""The master that pyspark takes where none is given."""
+
 _LONGEST_DIRECTORY = 64
 """Of sockets: Linux takes paths of 107 bytes, and Spark's names have 43."""
 
@@ -50,7 +53,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 
     What is set already stays as it is, whether with the builder, with ``spark-submit``, in ``spark-defaults.conf``, or in
     the session that this process has. Call it after ``master``, for some settings are right in local mode alone. What the
-    builder is given afterwards counts.
+    builder is given afterwards counts. In local mode the driver's own Python also becomes that of Spark's workers, by
+    ``PYSPARK_PYTHON`` of this process, if that is unset.
 
     Parameters
     ----------
@@ -79,12 +83,15 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     for name, value in wanted(given).items():
         if name not in given:
             builder.config(name, value)
+    local = given.get("spark.master", LOCAL).startswith("local")
+    if local and SparkContext._active_spark_context is None:  # not any Python has the module of `DAEMON`
+        os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     return builder
 
 
 def wanted(given: Mapping[str, str]) -> dict[str, str]:
     """The settings that forebay wants where ``given`` are those that there are, whether they are among those or not."""
-    master = given.get("spark.master", "local[*]")  # what pyspark takes
+    master = given.get("spark.master", LOCAL)
     settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
     if sys.platform == "linux":  # elsewhere libraries do not expect that a process forks that has loaded them
         settings[DAEMON] = LOADED

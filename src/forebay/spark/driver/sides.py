@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument, UnknownColumn
-from forebay.spark.driver.columns import quoted
+from forebay.spark.driver.columns import folding, quoted
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.inputs import nullable_within, require_supported
 
@@ -85,15 +85,16 @@ def united(
     A column of one side shares its common column with one of the other side that has the same type. Those whose names
     ``result`` has give way to columns of the result.
     """
-    taken = {name.lower() for name in (*on, *result)}
-    chosen = [[f for f in df.schema.fields if f.name.lower() not in taken] for df in (left, right)]
+    fold = folding(left.sparkSession)
+    taken = {fold(name) for name in (*on, *result)}
+    chosen = [[f for f in df.schema.fields if fold(f.name) not in taken] for df in (left, right)]
     if how in ("semi", "anti"):
         chosen[1] = []
     for field in (*chosen[0], *chosen[1]):
         require_supported(field.dataType, field.name)
-    taken = {name.lower() for name in (*on, *(field.name for field in chosen[0]))}
+    taken = {fold(name) for name in (*on, *(field.name for field in chosen[0]))}
     renamed = [
-        T.StructField(f.name + suffix if f.name.lower() in taken else f.name, f.dataType, metadata=f.metadata)
+        T.StructField(f.name + suffix if fold(f.name) in taken else f.name, f.dataType, metadata=f.metadata)
         for f in chosen[1]
     ]
     common: dict[tuple[str, int], str] = {}
@@ -111,10 +112,14 @@ def united(
 
     columns = [places(fields) for fields in chosen]
     sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
-    results = [name.lower() for name in (*on, *result, *(field.name for field in sides.fields))]
+    results = [fold(name) for name in (*on, *result, *(field.name for field in sides.fields))]
     repeated = [name for name, count in Counter(results).items() if count > 1]
     if repeated:
         raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
+    own = {fold(name) for name in (TIME, SIDE, *(marks or ()), *types)}
+    for name in on:
+        if fold(name) in own:
+            raise InvalidArgument(f"the key {name!r} has the name of a column that the join makes for itself; rename it")
     parts = []
     for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (0, 1), strict=True):
         held = {name: F.col(quoted(field.name)) for name, field in zip(names, fields, strict=True)}
@@ -137,7 +142,7 @@ def require_joinable(
     """The keys of a join that can be; `InvalidArgument` or `UnknownColumn` if it cannot."""
     for df in (left, right):
         require_classic(name, df)
-    keys = [on] if isinstance(on, str) else list(on)
+    keys, fold = [on] if isinstance(on, str) else list(on), folding(left.sparkSession)
     if how not in get_args(JoinType):
         raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(get_args(JoinType))}")
     if left.isStreaming != right.isStreaming:
@@ -150,7 +155,7 @@ def require_joinable(
         for df, side in ((left, "left"), (right, "right")):
             if key not in df.columns:
                 raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
-        if key.lower() in reserved:
+        if fold(key) in reserved:
             raise InvalidArgument(f"the result has a column {key!r} of its own; leave it out of on=, or rename it")
         require_same_type(f"the key {key!r}", *(df.select(F.col(quoted(key))) for df in (left, right)))
     return keys
