@@ -97,8 +97,8 @@ NORMAL, AFTER = 6, 8
 LIMIT = 300
 """Seconds after an event that are watched, at most."""
 OUTPUT = str(hosts.BASE / "out")
-CHECK = 0.05
-"""GB of state when answers are checked."""
+CHECK, CHECK_PORTION = 0.05, 3.0
+"""GB of state when answers are checked, and seconds between two portions then."""
 
 Row = dict[str, Any]
 
@@ -641,7 +641,7 @@ def main() -> None:
         for workload, system in itertools.product(arguments.workloads, arguments.systems):
             if not able(system, workload):
                 continue
-            measured(system, workload, CHECK, arguments.events, arguments.conf, check=True)
+            measured(system, workload, CHECK, arguments.events, arguments.conf, portion=CHECK_PORTION, check=True)
             print(f"check    {workload:8} {system:12} rows equal", flush=True)
     (OUT / "machine.json").write_text(json.dumps(machine(), indent=1))
     for workload, gigabytes in itertools.product(arguments.workloads, arguments.sizes):

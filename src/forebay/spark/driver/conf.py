@@ -36,6 +36,9 @@ MOST_VNODES = 1 << 12
 MOST_PORTS = (1 << 16) - 1
 """The highest port of a host."""
 
+LARGEST = (1 << 31) - 1
+"""The most that a setting can be that has no bound of its own: so many megabytes can still be counted in bytes."""
+
 _log = logging.getLogger("forebay")
 
 _advised: weakref.WeakSet[SparkSession] = weakref.WeakSet()
@@ -122,7 +125,7 @@ class Conf:
             read(_require_rocksdb)
         conf = cls(
             memory_mb=read(_integer, "memoryMB", cls.memory_mb, 8),
-            instances_per_partition=read(_integer, "instancesPerPartition", cls.instances_per_partition, 1),
+            instances_per_partition=read(_integer, "instancesPerPartition", cls.instances_per_partition, 1, MOST_VNODES),
             virtual_nodes=read(_virtual_nodes),
             retain_batches=read(_integer, "retainBatches", cls.retain_batches, 2),
             place=Place(
@@ -239,14 +242,14 @@ def _lacks_forebay(executable: str) -> bool:
     return tried.returncode != 0
 
 
-def _integer(session: SparkSession, name: str, default: int, least: int, most: int | None = None) -> int:
+def _integer(session: SparkSession, name: str, default: int, least: int, most: int = LARGEST) -> int:
     text = session.conf.get(PREFIX + name, str(default)) or ""
     try:
         value = int(text)
     except ValueError:
         value = least - 1
-    if value < least or (most is not None and value > most):
-        bounds = f"of at least {least}" if most is None else f"between {least} and {most}"
+    if not least <= value <= most:
+        bounds = f"between {least} and {most}" if value > most or most < LARGEST else f"of at least {least}"
         raise UnsupportedConfiguration(f"{PREFIX}{name} is {text!r}; it must be a whole number {bounds}")
     return value
 
