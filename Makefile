@@ -57,7 +57,7 @@ bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state 
 	$(BIN)/python benchmarks/shared.py
 	$(BIN)/python benchmarks/shared.py --scaling
 
-bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without (an hour); needs root, iproute2, sshfs
+bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without (two hours); needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py
 
 soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in the end, and no larger

@@ -3,7 +3,7 @@
     python benchmarks/handover.py [--sizes 1 10] [--events lost added slowed retired] [--systems replicas checkpoint]
                                   [--workloads latest]
 
-The queries are those of `workloads`; without arguments it is the one that reads most of its state, and takes an hour. They
+The queries are those of `workloads`; without arguments it is the one that reads most of its state, and takes two hours. They
 run on hosts with shaped networks, see `hosts`:
 
 replicas     forebay with `spark.forebay.durability=replicas`, one replica
@@ -274,6 +274,8 @@ class Run:
 
         wait_for(over, "", LIMIT, fail=False)
         noticed = noticed_at()
+        if name == "lost":
+            self.cluster.discard(_number(address))
         batches = self.batches()[first:]
         after = [each for each in batches if each["end"] > at]
         longest = max(after, key=lambda each: each["seconds"])
@@ -349,7 +351,7 @@ class Run:
 
     def _happen(self, name: str, address: str) -> Callable[[], float | None]:
         """Have it happen to a host; what tells when Spark has noticed."""
-        number = int(address.rpartition(".")[2])
+        number = _number(address)
         seen: list[float] = []
         known = self._executors()
 
@@ -527,6 +529,10 @@ def keep(results: DataFrame, batch: int) -> None:
     """Append the results of a micro-batch to `OUTPUT`."""
     del batch
     results.write.mode("append").parquet(OUTPUT)
+
+
+def _number(address: str) -> int:
+    return int(address.rpartition(".")[2])
 
 
 def _size(directory: Path) -> int:

@@ -144,6 +144,11 @@ class Hosts:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
+    def discard(self, i: int) -> None:
+        """Remove the state on the disk of a host that is gone: all hosts have one disk in truth, which may become full."""
+        for path in (BASE / str(i) / "disk").rglob("*.arrow"):
+            path.unlink(missing_ok=True)
+
     def cut(self, i: int) -> None:
         """Pull the cable of a host."""
         _ip("link", "set", f"{PREFIX}{i}", "down")
