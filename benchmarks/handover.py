@@ -388,7 +388,11 @@ class Run:
         """The longest micro-batch of which a part was during a handover."""
         if self.system != "replicas":
             return None
-        times = [(each.ended - sum(each.seconds.values()), each.ended) for each in fb.handover(self.query).recent]
+        parts = (SCHEDULING, FETCHING, LOADING)  # they are parts of a micro-batch
+        times = [
+            (each.ended - sum(seconds for step, seconds in each.seconds.items() if step not in parts), each.ended)
+            for each in fb.handover(self.query).recent
+        ]
         during = [
             each["seconds"]
             for each in batches
