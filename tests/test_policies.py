@@ -11,6 +11,7 @@ from forebay.spark.driver import metrics, newcomers
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.policies import SCALE_OUT, Policies
 from forebay.spark.driver.steering import Executor
+from forebay.spark.driver.tally import Worked
 from forebay.spark.worker.vnodes import partition_of
 
 
@@ -20,7 +21,7 @@ class Handovers:
     def __init__(self, executors):
         self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
         self.agents = set(executors)
-        self.query = SimpleNamespace(id="query", isActive=True, lastProgress={})
+        self.query = SimpleNamespace(id="query", isActive=True, lastProgress={"batchId": -1})
         self.steering = SimpleNamespace(placement=dict, partitions=4)
 
     def usable(self):
@@ -82,7 +83,7 @@ def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, capl
     handovers.query.lastProgress = None  # Spark may be about to give it one
     enlist()
     assert handovers.readied == []
-    handovers.query.lastProgress = {}
+    handovers.query.lastProgress = {"batchId": -1}
     enlist()
     enlist()
     assert handovers.readied == [{"2"}]
@@ -142,12 +143,16 @@ class Loaded(Handovers):
 
     def __init__(self):
         super().__init__(["1", "2", "3"])
-        self.steering.placement = lambda: {0: "1", 1: "1", 2: "2", 3: "2"}
-        self.batch, self.work, self.scaling = 0, {}, threading.Event()
+        self.here = {0: "1", 1: "1", 2: "2", 3: "2"}
+        self.steering.placement = lambda: dict(self.here)
+        self.work, self.scaling = {}, threading.Event()
         self.scaling.set()
 
     def near(self, executors):
         return {0: ["1", "3"], 1: ["1", "3"], 2: ["2"], 3: ["2"]}
+
+    def takers(self, partitions, executors):
+        return dict.fromkeys(partitions, executors[-1].id)
 
     def hand(self, reason, placement):
         if reason == SCALE_OUT:
@@ -155,29 +160,39 @@ class Loaded(Handovers):
         else:
             self.asked.append((self.batch, placement))
 
+    @property
+    def batch(self):
+        return self.query.lastProgress["batchId"]
+
+    def ends(self, work):
+        """A micro-batch has ended."""
+        self.query.lastProgress, self.work = {"batchId": self.batch + 1}, work
+        self.policies._look()
+        if self.policies._levelling is not None:
+            self.policies._levelling.join()
+
 
 @pytest.fixture
 def loaded(monkeypatch):
     found = Loaded()
-    monkeypatch.setattr(metrics, "busy", lambda query: (found.batch, found.work))
+    monkeypatch.setattr(metrics, "worked", lambda query, batch: found.work if batch == found.batch else {})
+    found.query.lastProgress = {"batchId": -1}
     found.policies = Policies(found, None, acting=True)
-    found.policies._look()
+    found.ends({})
     return found
 
 
-def one_after_the_other(work):
+def one_after_the_other(work, rows=None):
     """When virtual nodes work that take so many milliseconds, by executors that do one thing at a time."""
     intervals = [(0, work[0]), (work[0], work[0] + work[1]), (0, work[2]), (work[2], work[2] + work[3])]
-    return {vnode: [interval] for vnode, interval in zip(VNODES, intervals, strict=True)}
+    found = zip(VNODES, intervals, rows or work, strict=True)
+    return {vnode: [Worked(*interval, of_it)] for vnode, interval, of_it in found}
 
 
-def works(loaded, batches, work):
+def works(loaded, batches, work, rows=None):
     """So many micro-batches in which partitions take so many milliseconds."""
     for _ in range(batches):
-        loaded.batch, loaded.work = loaded.batch + 1, one_after_the_other(work)
-        loaded.policies._look()
-        if loaded.policies._levelling is not None:
-            loaded.policies._levelling.join()
+        loaded.ends(one_after_the_other(work, rows))
 
 
 @pytest.mark.parametrize(
@@ -213,32 +228,25 @@ def test_a_partition_stays_if_little_would_be_gained(loaded):
 
 def test_partitions_that_make_each_other_slow_do_not_wander(loaded):
     """Four partitions of three executors with a processor each: wherever two of them are, those take twice as long."""
-    loaded.steering.placement = lambda: {0: "1", 1: "1", 2: "2", 3: "3"}
+    loaded.here[3] = "3"
     for _ in range(10):
-        loaded.batch += 1
-        loaded.work = {vnode: [(0, 2200 if place < 2 else 1000)] for place, vnode in enumerate(VNODES)}
-        loaded.policies._look()
+        loaded.ends({vnode: [Worked(0, 2200 if place < 2 else 1000, 1)] for place, vnode in enumerate(VNODES)})
     assert loaded.asked == []
 
 
 def test_one_micro_batch_in_which_an_executor_had_little_to_do_moves_nothing_there(loaded):
-    loaded.executors, here = ["1", "2", "3"], {0: "1", 1: "1", 2: "2", 3: "3"}
-    loaded.steering.placement = lambda: here
+    loaded.here[3] = "3"
     for third in (1700, 1700, 1700, 500, 1700, 1700, 500):
-        loaded.batch += 1
         times = zip(VNODES, (3400, 3400, third, 1700), strict=True)
-        loaded.work = {vnode: [(0, milliseconds)] for vnode, milliseconds in times}
-        loaded.policies._look()
+        loaded.ends({vnode: [Worked(0, milliseconds, 1)] for vnode, milliseconds in times})
     assert loaded.policies._levelling is None
 
 
 def test_after_a_handover_only_what_was_measured_since_tells_what_to_do(loaded):
     """The partitions of the first executor had much to do; now it is one of the second executor's."""
-    here = {0: "1", 1: "1", 2: "2", 3: "2"}
-    loaded.steering.placement = lambda: here
     works(loaded, 2, (8000, 8000, 1000, 1000))
-    here[0] = "3"
-    works(loaded, 2, (200, 200, 2000, 2000))
+    loaded.here[0] = "3"
+    works(loaded, 3, (200, 200, 2000, 2000))
     assert [{*placement} <= {0, 1} for _, placement in loaded.asked] == [True, False]
 
 
@@ -256,6 +264,65 @@ def test_an_overloaded_executor_is_relieved_while_another_one_is_brought_up(load
     assert loaded.policies._scaling.is_alive()
     loaded.scaling.set()
     assert [list(placement.values()) for _, placement in loaded.asked] == [["3"]]
+
+
+def test_a_micro_batch_in_which_partitions_went_elsewhere_does_not_count(loaded):
+    for origin in ("3", "2", "3", "2", "3", "2"):
+        loaded.here[2] = origin
+        works(loaded, 1, (8000, 8000, 1000, 1000))
+    assert loaded.asked == []
+
+
+SLOW = (8000, 8000, 1000, 1000), (100, 100, 100, 100)
+
+
+def test_a_slow_executor_loses_all_its_partitions_and_is_said_to_be_slow(loaded, caplog):
+    works(loaded, 2, *SLOW)
+    assert loaded.asked == [(2, {0: "3", 1: "3"})]
+    assert "the executor 1 needs at least 3 times as long for a row as the others" in caplog.text
+    assert "its share again in 600 s" in caplog.text
+
+
+def test_a_slow_executor_is_given_nothing_until_it_is_tried_again_and_then_its_share(loaded, monkeypatch):
+    works(loaded, 2, *SLOW)
+    loaded.here.update({0: "3", 1: "3"})
+    works(loaded, 30, (9000, 9000, 100, 100))
+    assert {executor for _, placement in loaded.asked[1:] for executor in placement.values()} == {"2"}
+    scaled = []
+    monkeypatch.setattr(loaded, "hand", lambda reason, placement: scaled.append((reason, set(placement.values()))))
+    for seconds in (newcomers.DISMISSED_SECONDS - 60, newcomers.DISMISSED_SECONDS):
+        monkeypatch.setattr(time, "monotonic", lambda real=time.monotonic, seconds=seconds: real() + seconds)
+        loaded.policies._look()
+        if loaded.policies._scaling is not None:
+            loaded.policies._scaling.join()
+        scaled.append(seconds)
+    assert scaled[1:] == [(SCALE_OUT, {"1", "2", "3"}), newcomers.DISMISSED_SECONDS]
+
+
+def test_who_has_more_rows_is_not_slow(loaded):
+    works(loaded, 2, (8000, 8000, 1000, 1000), (800, 800, 100, 100))
+    ((_, placement),) = loaded.asked
+    assert len(placement) == 1
+
+
+def test_who_was_slow_once_is_not_slow(loaded):
+    works(loaded, 1, *SLOW)
+    works(loaded, 1, (8000, 8000, 1000, 1000), (800, 800, 100, 100))
+    ((_, placement),) = loaded.asked
+    assert len(placement) == 1
+
+
+def test_an_executor_that_is_slow_again_waits_for_twice_as_long():
+    joining, now, waits = Newcomers(), 0.0, []
+    joining.due({"1", "2"}, now)
+    for _ in range(3):
+        waits.append(joining.dismissed("2", now))
+        assert joining.served == {"1"}
+        assert joining.due({"1", "2"}, now + waits[-1] - 1) == set()
+        now += waits[-1]
+        assert joining.due({"1", "2"}, now) == {"2"}
+        joining.settled({"2"})
+    assert waits == [600, 1200, 2400]
 
 
 def test_it_waits_twice_as_long_each_time_up_to_a_bound():

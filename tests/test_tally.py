@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from forebay.spark.driver.tally import SIZES, UNITS, Tally
+from forebay.spark.driver.tally import SIZES, UNITS, Tally, Worked
 from forebay.spark.worker.vnodes import IDLE
 
 
@@ -73,14 +73,17 @@ def test_a_query_that_goes_on_from_a_micro_batch_that_was_folded_is_taken_as_it_
 
 def test_waiting_for_other_hosts_is_no_work():
     tally, times = Tally(), {"openTimeMs": 3, "ingestTimeMs": 5, "fireTimeMs": 1, "commitTimeMs": 90}
+    rows = {"rowsIn": 7, "rowsRead": 4, "rowsOut": 1}
     tally.take(
         1,
         {
-            0: {**told(1, 1), **times, "uploadTimeMs": 80, "fetchTimeMs": 2, "began": 7},
+            0: {**told(1, 1), **times, "uploadTimeMs": 80, "fetchTimeMs": 2, "began": 7, **rows},
             1: {**told(1, 1), "began": 9},
             IDLE: {},
         },
     )
-    assert tally.worked == (-1, {})  # others may have something to tell yet
+    worked = {0: Worked(7, 24, 12), 1: Worked(9, 9, 1)}
+    assert tally.worked(1) == worked
     tally.take(2, {0: told(1, 1)})
-    assert tally.worked == (1, {0: (7, 24), 1: (9, 9)})
+    assert tally.worked(1) == worked
+    assert tally.worked(3) == {}

@@ -14,7 +14,7 @@ from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
-from forebay.spark.driver.tally import Interval, Opened, Tally
+from forebay.spark.driver.tally import Opened, Tally, Worked
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -127,21 +127,17 @@ class MetricsListener(StreamingQueryListener):
         pass
 
 
-def busy(query: str) -> tuple[int, dict[int, list[Interval]]]:
-    """The newest micro-batch of which all operators of a query have told all, and when each virtual node worked in it.
+def worked(query: str, batch: int) -> dict[int, list[Worked]]:
+    """When each virtual node worked in a micro-batch that has ended, for each operator that it worked for.
 
-    It is -1 as long as there is none, and while some operators have gone on to the next one and others have not.
+    It is known of the newest micro-batch, and of the one before.
     """
+    found: dict[int, list[Worked]] = {}
     with _lock:
-        worked = [tally.worked for _, tally in _of(query) if tally.batch is not None]
-        batches = {batch for batch, _ in worked}
-        if len(batches) != 1:
-            return -1, {}
-        found: dict[int, list[Interval]] = {}
-        for _, times in worked:
-            for vnode, interval in times.items():
-                found.setdefault(vnode, []).append(interval)
-        return batches.pop(), found
+        for _, tally in _of(query):
+            for vnode, each in tally.worked(batch).items():
+                found.setdefault(vnode, []).append(each)
+    return found
 
 
 def opened(query: str) -> dict[tuple[str, int], list[Opened]]:

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterable
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 600.0
 """So long an executor waits after a scale-out to it has failed: twice as long each time, and no longer than the second."""
 
+DISMISSED_SECONDS = 600.0
+"""So long an executor waits that has been dismissed; twice as long each time."""
+
 
 class Newcomers:
     """The executors of a query that have not been given partitions yet.
@@ -30,6 +33,7 @@ class Newcomers:
     def __init__(self) -> None:
         self._settled: set[str] = set()
         self._waits: dict[str, tuple[float, float]] = {}
+        self._dismissals: dict[str, int] = {}
 
     def due(self, present: Collection[str], now: float) -> set[str]:
         """Who of the executors that are there is to be given partitions: all that are new, or else one that has waited.
@@ -69,3 +73,11 @@ class Newcomers:
             self._waits[each] = seconds, now + seconds
             waits.append(seconds)
         return min(waits)
+
+    def dismissed(self, executor: str, now: float) -> float:
+        """Its share is taken from it, since it is slow; the seconds until it is due again."""
+        times = self._dismissals[executor] = self._dismissals.get(executor, 0) + 1
+        seconds = DISMISSED_SECONDS * 2 ** (times - 1)
+        self._settled.discard(executor)
+        self._waits[executor] = FIRST_SECONDS / 2, now + seconds
+        return seconds

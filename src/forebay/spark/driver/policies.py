@@ -7,25 +7,21 @@ shows.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Callable, Collection, Mapping
 
 from pyspark import SparkContext
 
 from forebay.errors import ForebayError
 from forebay.replication.hostnames import address_of
-from forebay.replication.spreading import best_move, covered
+from forebay.replication.spreading import best_move
 from forebay.spark.driver import metrics
 from forebay.spark.driver.handover import Handover
+from forebay.spark.driver.levelling import SLOW, Levelling, measured
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.steering import Executor
-from forebay.spark.driver.tally import Interval
-from forebay.spark.worker.vnodes import partition_of
 from forebay.state import cluster
 from forebay.state.places import Root
 
@@ -37,18 +33,8 @@ SECONDS = 0.5
 PUBLISHED_SECONDS = 5.0
 """What is shown to people is so old at most."""
 
-OVERLOADED = 1.5
-"""An executor that works for so many times as long as the others on average is overloaded,"""
-PATIENCE = 5
-"""if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
-are needed in any case;"""
-REST = 20
-"""and for so many after a handover for that reason only those count that count for most."""
 LEAST_GAIN = 0.25
-"""A partition is handed over if that takes away at least such a share of the work of the one that has most."""
-
-LEAST_LOAD = 100.0
-"""An executor is not overloaded while it works for fewer milliseconds in a micro-batch."""
+"""A partition is handed over if that takes away at least such a share of the work of the executor that has most."""
 
 _log = logging.getLogger("forebay")
 
@@ -70,9 +56,8 @@ class Policies:
         self._handover, self._steering = handover, handover.steering
         self._root, self._acting, self._published = root, acting, 0.0
         self._newcomers = Newcomers()
-        self._overloads = 0.0
-        self._works: deque[dict[int, float]] = deque(maxlen=REST)
-        self._looked = self._rested = -1
+        self._measured = Levelling()
+        self._looked = -1
         self._hosts: set[str] = set()
         self._enlisting: threading.Thread | None = None
         self._scaling: threading.Thread | None = None
@@ -170,52 +155,39 @@ class Policies:
         return placement
 
     def _level(self, executors: list[Executor]) -> None:
-        """Take a partition from an executor that has been overloaded for some time."""
-        newest, busy = metrics.busy(str(self._handover.query.id))
-        if newest <= self._looked or len(executors) < 2:
+        """Take a partition from an executor that has been overloaded for some time, or all if it is slow."""
+        progress = self._handover.query.lastProgress
+        if progress is None or progress["batchId"] <= self._looked or len(executors) < 2:
             return
-        self._looked = newest
-        here = self._steering.placement()
-        load, work = loads(busy, self._steering.partitions, here, [each.id for each in executors])
-        most = max(load.values())
-        usual = OVERLOADED * (sum(load.values()) - most) / (len(load) - 1)
-        counts = min(most / max(usual, 1.0), PATIENCE / 2)
-        if most > max(usual, LEAST_LOAD) and (newest >= self._rested or counts == PATIENCE / 2):
-            self._overloads += counts
-            self._works.append(work)
+        self._looked = batch = progress["batchId"]
+        here = self._handover.steering.placement()
+        worked = metrics.worked(str(self._handover.query.id), batch)
+        work = measured(worked, self._handover.steering.partitions, here, [each.id for each in executors])
+        overload = self._measured.take(batch, here, work)
+        if overload is None:
+            return
+        if overload.slow:
+            relief = self._dismiss(overload.executor, executors)
         else:
-            self._overloads = 0.0
-            self._works.clear()
-        if self._overloads >= PATIENCE:  # which partition is to go is not for one micro-batch to say
-            work = {partition: fmean(each[partition] for each in self._works) for partition in work}
-            load = {each: sum(work[partition] for partition, at in here.items() if at == each) for each in load}
-            near = self._handover.near(executors)
-            move = best_move(here, load, dict.fromkeys(load, 1), near, work, near_first=True, least_gain=LEAST_GAIN)
-            if move is not None:
-                self._overloads, self._rested = 0.0, newest + REST
-                self._works.clear()
-                self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
+            near, cores = self._handover.near(executors), dict.fromkeys(overload.load, 1)
+            move = best_move(here, overload.load, cores, near, overload.work, near_first=True, least_gain=LEAST_GAIN)
+            relief = {} if move is None else dict([move])
+        if relief:
+            self._measured.rest(batch)
+            self._levelling = _in_background(lambda: self._hand(LEVELLING, relief))
 
-
-def loads(
-    busy: Mapping[int, Sequence[Interval]], partitions: int, here: Mapping[int, str | None], executors: Collection[str]
-) -> tuple[dict[str, float], dict[int, float]]:
-    """For how long each executor has worked, and what of that is due to each partition, in milliseconds.
-
-    Partitions that run side by side make each other slow where there are fewer processors than tasks. So the time of an
-    executor is not the sum of theirs, and one that is handed over takes along its share of that time.
-    """
-    own: dict[int, list[Interval]] = {partition: [] for partition in range(partitions)}
-    for vnode, intervals in busy.items():
-        own[partition_of(vnode, partitions)] += intervals
-    alone = {partition: sum(end - begin for begin, end in intervals) for partition, intervals in own.items()}
-    load, work = {}, dict.fromkeys(own, 0.0)
-    for executor in executors:
-        mine = [partition for partition, at in here.items() if at == executor]
-        load[executor] = covered(itertools.chain.from_iterable(own[partition] for partition in mine))
-        together = sum(alone[partition] for partition in mine)
-        work |= {partition: load[executor] * alone[partition] / together for partition in mine if together}
-    return load, work
+    def _dismiss(self, executor: str, executors: list[Executor]) -> dict[int, str]:
+        """Who takes over what a slow executor has. It is as one that will join later: it may be slow for some time only."""
+        mine = [partition for partition, at in self._handover.steering.placement().items() if at == executor]
+        seconds = self._newcomers.dismissed(executor, time.monotonic())
+        _log.warning(
+            "the executor %s needs at least %g times as long for a row as the others: its partitions go elsewhere, and it is "
+            "given its share again in %.0f s",
+            executor,
+            SLOW,
+            seconds,
+        )
+        return self._handover.takers(mine, [each for each in executors if each.id != executor])
 
 
 def _in_background(act: Callable[[], None]) -> threading.Thread:

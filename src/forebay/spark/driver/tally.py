@@ -53,8 +53,18 @@ SIZES = {
 KEPT_OPENINGS = 16
 """Times that a virtual node's store was opened, the newest ones, which are remembered."""
 
-Interval = tuple[float, float]
-"""Begin and end, in milliseconds by the clock of the host that told of it."""
+
+@dataclass(frozen=True)
+class Worked:
+    """When a virtual node worked in a micro-batch, in milliseconds by its host's clock, and on how many rows.
+
+    The time for bringing files to other hosts and to the checkpoint, and from there, is left out: it is these that are slow
+    then. Rows are those that came in, that stores handed out and that went out.
+    """
+
+    began: float
+    ended: float
+    rows: float
 
 
 @dataclass(frozen=True)
@@ -81,9 +91,6 @@ class Tally:
         The micro-batch that was told of last; None in a query that has ended.
     nodes : dict of int to dict
         What each virtual node has told of that one.
-    worked : tuple of int and dict
-        The micro-batch before that one, which has ended, and when each virtual node worked in it. The time for bringing
-        files to other hosts and to the checkpoint, and from there, is left out: it is these that are slow then.
     opened : dict of int to deque of Opened
         The last times that each virtual node's store got files from where they are safe.
     """
@@ -92,8 +99,8 @@ class Tally:
         self.rows: dict[int, dict[str, float]] = {}
         self.batch: int | None = None
         self.nodes: dict[int, dict[str, float]] = {}
-        self.worked: tuple[int, dict[int, Interval]] = -1, {}
         self.opened: dict[int, deque[Opened]] = {}
+        self._before: tuple[int | None, dict[int, dict[str, float]]] = None, {}
         self._earlier: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._sizes: dict[int, dict[str, float]] = {}
         self._size: dict[str, float] = dict.fromkeys(SIZES, 0)
@@ -104,8 +111,7 @@ class Tally:
         A micro-batch of a query that had ended runs again as a whole, so what it did before does not count.
         """
         if batch != self.batch or batch not in self.rows:
-            if self.batch is not None:
-                self.worked = self.batch, self._work()
+            self._before = self.batch, self.nodes
             self.batch, self.nodes = batch, {}
             self.rows[batch] = dict.fromkeys((*UNITS, *SIZES), 0)
         row = self.rows[batch]
@@ -132,26 +138,20 @@ class Tally:
         while len(self.rows) > kept:
             _add(self._earlier, self.rows.pop(min(self.rows)), UNITS)
 
+    def worked(self, batch: int) -> dict[int, Worked]:
+        """When each virtual node worked in the micro-batch that was told of last, or in the one before."""
+        nodes = next((nodes for told, nodes in ((self.batch, self.nodes), self._before) if told == batch), {})
+        return {vnode: _worked(told) for vnode, told in nodes.items() if vnode > IDLE}
+
     def _open(self, vnode: int, opened: Opened) -> None:
         times = self.opened.setdefault(vnode, deque(maxlen=KEPT_OPENINGS))
         if times and times[-1].batch == opened.batch:
             times.pop()
         times.append(opened)
 
-    def _work(self) -> dict[int, Interval]:
-        times = ("openTimeMs", "ingestTimeMs", "fireTimeMs", "commitTimeMs")
-        found = {}
-        for vnode, told in self.nodes.items():
-            if vnode > IDLE:
-                took = sum(told.get(name, 0.0) for name in times)
-                took -= told.get("uploadTimeMs", 0.0) + told.get("fetchTimeMs", 0.0)
-                began = told.get("began", 0.0)
-                found[vnode] = began, began + max(0.0, took)
-        return found
-
     def retire(self) -> None:
         """Forget virtual nodes, since the query has ended."""
-        self.batch, self.nodes, self._sizes, self.worked, self.opened = None, {}, {}, (-1, {}), {}
+        self.batch, self.nodes, self._sizes, self._before, self.opened = None, {}, {}, (None, {}), {}
 
     def total(self) -> dict[str, float]:
         """What was done in all micro-batches, and the sizes now."""
@@ -172,3 +172,10 @@ class Tally:
 def _add(into: dict[str, float], metrics: dict[str, float], names: Iterable[str], sign: int = 1) -> None:
     for name in names:
         into[name] += sign * metrics.get(name, 0)
+
+
+def _worked(told: Mapping[str, float]) -> Worked:
+    took = sum(told.get(name, 0.0) for name in ("openTimeMs", "ingestTimeMs", "fireTimeMs", "commitTimeMs"))
+    took -= told.get("uploadTimeMs", 0.0) + told.get("fetchTimeMs", 0.0)
+    began, rows = told.get("began", 0.0), sum(told.get(name, 0.0) for name in ("rowsIn", "rowsRead", "rowsOut"))
+    return Worked(began, began + max(0.0, took), rows)
