@@ -309,6 +309,9 @@ class Manager(Service):
             }
         for unit, copies in units.items():
             target = self._targets[unit]
+            if target != current[unit][: self.replicas]:
+                names = [", ".join(self._hosts[each].name for each in some) for some in (current[unit], target)]
+                _log.info("replicas of partition %d go from %s to %s (%s)", unit[1], *names, "level" if level else "needed")
             guests = [address for address in self._guests.get(unit, ()) if address in self._hosts and address not in target]
             arriving = [address for address in target if not copies.kept_by(address)]
             leaving = [

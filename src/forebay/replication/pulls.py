@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -106,15 +107,20 @@ class Pulls:
 
     def _pull(self, instance: str) -> None:
         """Get the newest version of an instance, and what is new since then, until this host has all there is."""
+        began, sizes = time.monotonic(), list[int]()
         try:
             before, most, pace = None, math.inf, Pace(self._rate)
             while True:
                 holders = self._holders(instance)
                 if holders["version"] in (None, before):
+                    if any(sizes):
+                        took = time.monotonic() - began
+                        _log.info("%s is here in version %s: %s bytes in %.1f s", instance, before, sizes, took)
                     return
                 before = holders["version"]
                 made, size = self._version(instance, Version.parse(before), holders, pace)
                 self._note(instance, made)
+                sizes.append(size)
                 if size > most / 2:  # as much has changed meanwhile: at this pace it might never end
                     pace = pace.faster()
                 most = size

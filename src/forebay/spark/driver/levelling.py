@@ -63,9 +63,7 @@ class Work:
         return (most / mine) / (load / others) if mine and others and load else 0.0
 
 
-def measured(
-    worked: Mapping[int, Iterable[Worked]], partitions: int, here: Placement, executors: Collection[str]
-) -> Work:
+def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Placement, executors: Collection[str]) -> Work:
     """The work of executors in a micro-batch, from what their virtual nodes have told."""
     own: dict[int, list[Worked]] = {partition: [] for partition in range(partitions)}
     for vnode, times in worked.items():
