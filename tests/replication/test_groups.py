@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from forebay.replication.groups import assign
+from forebay.replication.groups import assign, steady
 
 HOSTS = ["a", "b", "c", "d"]
 
@@ -64,3 +64,23 @@ def test_groups_that_are_made_anew_stay_as_they_are(seed):
     for _ in range(3):
         before, groups = groups, assign(sizes, origins, hosts, 1, groups)
     assert groups == before
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_groups_stay_while_state_grows_and_is_compacted(seed):
+    pick = random.Random(seed)
+    hosts = HOSTS[: pick.randint(2, 4)]
+    origins = {unit: pick.choice(hosts) for unit in range(pick.randint(1, 12))}
+    sizes, groups, changes = {}, {}, 0
+    for _ in range(20):
+        sizes = steady(sizes, {unit: round(400e6 * pick.uniform(0.7, 1.3)) for unit in origins})
+        before, groups = groups, assign(sizes, origins, hosts, 1, groups)
+        changes += groups != before
+    assert changes == 1
+
+
+def test_groups_are_made_anew_for_units_that_are_new_or_much_larger():
+    before = {0: 300 << 20}
+    for sizes in ({0: 300 << 20, 1: 0}, {0: 700 << 20}, {0: 100 << 20}):
+        assert steady(before, sizes) == sizes
+    assert steady({0: 0}, {0: 8 << 20}) == {0: 0}

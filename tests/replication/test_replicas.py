@@ -476,6 +476,7 @@ def made(some):
 
 def test_replicas_change_hosts_when_partitions_have_gone_where_they_should(monkeypatch):
     monkeypatch.setattr(manager, "SETTLING_SECONDS", 1000.0)
+    monkeypatch.setattr(manager, "STARTING_SECONDS", 0.0)
     monkeypatch.setattr(manager, "_PLANNED_SECONDS", 0.0)
     instances = [f"{QUERY}/{LAYOUT}/{vnode}-00000000" for vnode in range(4)]
     service = manager.Manager("127.0.0.1", "a secret", 1)
@@ -494,5 +495,20 @@ def test_replicas_change_hosts_when_partitions_have_gone_where_they_should(monke
         assert beat("c", []) == instances[:1]
         service.dismiss(QUERY, 0, "c")
         assert len(beat("c", [])) == 2
+    finally:
+        service.shutdown()
+
+
+def test_replicas_of_hosts_that_begin_together_are_spread_over_them_at_once(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(manager, "_PLANNED_SECONDS", 0.0)
+    instances = {f"{QUERY}/{LAYOUT}/{vnode}-00000000": ["000000000001-00000000", 1000, 1, True, True] for vnode in range(2)}
+    service = manager.Manager("127.0.0.1", "a secret", 1)
+    try:
+        service.register(QUERY, lambda vnode: vnode, None)
+        for host in "abc":
+            service._beat(host, f"{host}:1", instances if host == "a" else {}, {}, 0, 0, 0, 1 << 40)
+        assert {*map(tuple, service._targets.values())} == {("b:1",), ("c:1",)}
+        assert "replicas of partition 0, which a runs: b" in caplog.text
     finally:
         service.shutdown()

@@ -11,7 +11,31 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
 from typing import TypeVar
 
+LEAST_APART = 2.5
+"""A unit goes from one host to another if these are so many times its size apart: 2 would make no difference in the end."""
+
+CHANGED = 2.0
+"""Sizes are looked at anew when one is so many times as large as before, or as small:"""
+NO_SIZE = 16 << 20
+"""but for so many bytes, which are soon copied."""
+
 Unit = TypeVar("Unit", bound=Hashable)
+
+
+def steady(before: Mapping[Unit, int], sizes: Mapping[Unit, int]) -> Mapping[Unit, int]:
+    """The sizes of units as they were, until one of them is quite another.
+
+    State grows and is compacted all the time, and groups must not change each time.
+
+    Examples
+    --------
+    >>> steady({0: 400 << 20}, {0: 700 << 20}) == {0: 400 << 20}, steady({0: 400 << 20}, {0: 900 << 20}) == {0: 900 << 20}
+    (True, True)
+    """
+    if before.keys() != sizes.keys():
+        return sizes
+    pairs = [(before[unit] + NO_SIZE, size + NO_SIZE) for unit, size in sizes.items()]
+    return before if all(max(pair) < CHANGED * min(pair) for pair in pairs) else sizes
 
 
 def assign(
@@ -88,7 +112,8 @@ def _level(
 ) -> None:
     """Have the fullest host give units to the emptiest one while it has more than twice as much, also of one origin's.
 
-    Each step makes the sum of the squares of all loads smaller, so no unit ever wanders to and fro.
+    Each step makes the sum of the squares of all loads smaller, so no unit ever wanders to and fro as long as sizes are the
+    same.
     """
     for _ in range(len(groups)):
         loads = [load]
@@ -101,7 +126,7 @@ def _level(
             for full, empty in filter(None, pairs):
                 if full in group and empty not in (*group, origin):
                     apart = load[full] - load[empty] + together[origin, full] - together[origin, empty]
-                    if apart > 2 * size:
+                    if apart > LEAST_APART * size:
                         steps.append((size * (apart - 2 * size), unit, full, empty))
         if not steps:
             return

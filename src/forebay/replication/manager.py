@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,9 @@ come back."""
 
 SETTLING_SECONDS = 60.0
 """Replicas are levelled only so long after a host has joined, or a partition was on its way to one: partitions go first."""
+
+STARTING_SECONDS = 15.0
+"""But hosts that come so soon after the first one begin with it, while there is little state."""
 
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
@@ -118,6 +121,7 @@ class Manager(Service):
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
+        self._sizes: Mapping[Unit, int] = {}
         self._placed: dict[str, Unit] = {}
         self._guests: dict[Unit, Counter[str]] = {}
         self._shunned: dict[str, float] = {}
@@ -232,7 +236,9 @@ class Manager(Service):
             self._began = min(self._began, now)
             if address not in self._hosts:
                 _log.info("the host %s keeps replicas now", host)
-                self._settled, self._planned = now + SETTLING_SECONDS, 0.0
+                self._planned = 0.0
+                if now > self._began + STARTING_SECONDS:
+                    self._settled = now + SETTLING_SECONDS
                 for other in [each for each, there in self._hosts.items() if there.name == host]:
                     self._forget(other)  # a host counts once, whatever has become of its agent before
             self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
@@ -297,21 +303,21 @@ class Manager(Service):
                 else "state is lost with those hosts, since spark.forebay.uploadBehind is false",
             )
         units = self._units()
-        sizes = {unit: copies.size for unit, copies in units.items()}
+        self._sizes = groups.steady(self._sizes, {unit: copies.size for unit, copies in units.items()})
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
         level = now >= max(self._repaired, self._settled) and not any(self._guests.values())
-        self._targets = groups.assign(sizes, origins, able, self.replicas, current, level=level)
+        before, self._targets = self._targets, groups.assign(self._sizes, origins, able, self.replicas, current, level=level)
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
             }
         for unit, copies in units.items():
             target = self._targets[unit]
-            if target != current[unit][: self.replicas]:
-                names = [", ".join(self._hosts[each].name for each in some) for some in (current[unit], target)]
-                _log.info("replicas of partition %d go from %s to %s (%s)", unit[1], *names, "level" if level else "needed")
+            if {*target} - {*before.get(unit, ())}:
+                names = ", ".join(self._hosts[each].name for each in target)
+                _log.info("replicas of partition %d, which %s runs: %s", unit[1], self._hosts[origins[unit]].name, names)
             guests = [address for address in self._guests.get(unit, ()) if address in self._hosts and address not in target]
             arriving = [address for address in target if not copies.kept_by(address)]
             leaving = [

@@ -245,8 +245,16 @@ class Handover:
             self._records.opened(progress["batchId"])
 
     def lag(self) -> dict[str, int]:
-        """What `forebay.progress` says of replicas and handovers."""
-        lags = [lag for each in self._partitions() for lag in each.replicas.values()]
+        """What `forebay.progress` says of replicas and handovers.
+
+        Of a partition that has more replicas than it needs, as while one of them is made, those count that are least behind.
+        """
+        needed = self._manager.replicas if self._manager else 0
+        order = [
+            sorted(each.replicas.values(), key=lambda lag: (not lag.complete, lag.versions))[:needed]
+            for each in self._partitions()
+        ]
+        lags = [lag for some in order for lag in some]
         return {
             "replicaLagVersions": max((lag.versions for lag in lags), default=0),
             "replicaLagBytes": sum(lag.bytes for lag in lags),
