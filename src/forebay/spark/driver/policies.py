@@ -181,8 +181,8 @@ class Policies:
         mine = [partition for partition, at in self._handover.steering.placement().items() if at == executor]
         seconds = self._newcomers.dismissed(executor, time.monotonic())
         _log.warning(
-            "the executor %s needs at least %g times as long for a row as the others: its partitions go elsewhere, and it is "
-            "given its share again in %.0f s",
+            "the executor %s needs at least %g times as long for a row as the others: its partitions go elsewhere, and it "
+            "is given its share again in %.0f s",
             executor,
             SLOW,
             seconds,
