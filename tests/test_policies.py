@@ -305,6 +305,22 @@ def test_who_has_more_rows_is_not_slow(loaded):
     assert len(placement) == 1
 
 
+def test_who_has_one_heavy_partition_is_not_slow(loaded):
+    works(loaded, 2, (9000, 300, 1000, 1000), (100, 100, 100, 100))
+    assert [len(placement) for _, placement in loaded.asked] in ([], [1])
+
+
+@pytest.mark.parametrize("before", [300, 9000])
+def test_a_single_partition_is_slow_if_it_was_not_before(loaded, before):
+    loaded.here.update({1: "3"})
+    loaded.executors.remove("2")
+    loaded.here.update({2: "3", 3: "3"})
+    rows = (100, 100, 100, 100)
+    works(loaded, 2, (before, 300, 300, 300), rows)
+    works(loaded, 2, (9000, 300, 300, 300), rows)
+    assert [placement for _, placement in loaded.asked] == ([{0: "3"}] if before == 300 else [])
+
+
 def test_who_was_slow_once_is_not_slow(loaded):
     works(loaded, 1, *SLOW)
     works(loaded, 1, (8000, 8000, 1000, 1000), (800, 800, 100, 100))

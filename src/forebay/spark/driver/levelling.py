@@ -27,22 +27,25 @@ Placement = Mapping[int, str | None]
 
 @dataclass(frozen=True)
 class Work:
-    """What there was to do in a micro-batch, or in some on average.
+    """What there was to do in a micro-batch.
 
     Attributes
     ----------
+    here : mapping of int to str
+        The executor of each partition.
     load : dict of str to float
         For how many milliseconds each executor has worked.
     work : dict of int to float
         How many of these are due to each partition. Partitions that run side by side make each other slow where there are
         fewer processors than tasks, so one that is handed over takes along its share of its executor's time.
-    rows : dict of str to float
-        Rows that each executor has handled.
+    rows : dict of int to float
+        How many rows of each partition were handled.
     """
 
+    here: Placement
     load: dict[str, float]
     work: dict[int, float]
-    rows: dict[str, float]
+    rows: dict[int, float]
 
     @property
     def busiest(self) -> str:
@@ -56,11 +59,23 @@ class Work:
         return most / max((sum(self.load.values()) - most) / (len(self.load) - 1), 1.0)
 
     @property
-    def slowness(self) -> float:
-        """How many times as long as all others the busiest executor needs for a row; 0 if they had none."""
-        mine, most = self.rows[self.busiest], self.load[self.busiest]
-        others, load = sum(self.rows.values()) - mine, sum(self.load.values()) - most
-        return (most / mine) / (load / others) if mine and others and load else 0.0
+    def paces(self) -> dict[int, float]:
+        """How many milliseconds each partition took for a row, if it had any."""
+        return {partition: self.work[partition] / rows for partition, rows in self.rows.items() if rows}
+
+    def is_slow(self, usual: Mapping[int, float]) -> bool:
+        """Whether it is the busiest executor that is slow, and not its partitions that are heavy.
+
+        All of them take much longer for a row than those of the others. A single one may do that because of its rows, unless
+        it took less where, or when, it ran before.
+        """
+        others = [partition for partition, at in self.here.items() if at != self.busiest and self.rows[partition]]
+        mine = {partition: pace for partition, pace in self.paces.items() if self.here[partition] == self.busiest}
+        if not others or not mine:
+            return False
+        elsewhere = sum(self.work[partition] for partition in others) / sum(self.rows[partition] for partition in others)
+        known = len(mine) > 1 or all(pace >= SLOW * usual.get(partition, pace) for partition, pace in mine.items())
+        return known and min(mine.values()) >= SLOW * elsewhere
 
 
 def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Placement, executors: Collection[str]) -> Work:
@@ -68,11 +83,11 @@ def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Plac
     own: dict[int, list[Worked]] = {partition: [] for partition in range(partitions)}
     for vnode, times in worked.items():
         own[partition_of(vnode, partitions)] += times
-    found = Work({}, dict.fromkeys(own, 0.0), {})
+    rows = {partition: sum(each.rows for each in times) for partition, times in own.items()}
+    found = Work(dict(here), {}, dict.fromkeys(own, 0.0), rows)
     for executor in executors:
         mine = [partition for partition, at in here.items() if at == executor]
         found.load[executor] = covered((each.began, each.ended) for partition in mine for each in own[partition])
-        found.rows[executor] = sum(each.rows for partition in mine for each in own[partition])
         alone = {partition: sum(each.ended - each.began for each in own[partition]) for partition in mine}
         together = sum(alone.values())
         found.work.update({partition: found.load[executor] * alone[partition] / together for partition in mine if together})
@@ -88,7 +103,7 @@ class Overload:
     executor : str
         The executor.
     slow : bool
-        Whether it, and no other one, was slow in all of these.
+        Whether it was slow in all of these.
     load, work : dict
         As `Work` has them, on average: which partition is to go is not for one micro-batch to say.
     """
@@ -104,10 +119,11 @@ class Levelling:
 
     Examples
     --------
-    >>> levelling, work = Levelling(), Work({"1": 900.0, "2": 300.0}, {0: 900.0, 1: 300.0}, {"1": 9.0, "2": 3.0})
-    >>> [levelling.take(batch, {0: "1", 1: "2"}, work) for batch in range(3)]
+    >>> levelling, here = Levelling(), {0: "1", 1: "2"}
+    >>> work = Work(here, {"1": 900.0, "2": 300.0}, {0: 900.0, 1: 300.0}, {0: 9.0, 1: 3.0})
+    >>> [levelling.take(batch, work) for batch in range(3)]
     [None, None, None]
-    >>> levelling.take(3, {0: "1", 1: "2"}, work).executor
+    >>> levelling.take(3, work).executor
     '1'
     """
 
@@ -115,27 +131,31 @@ class Levelling:
         self._counts = 0.0
         self._works: list[Work] = []
         self._here: Placement = {}
+        self._usual: dict[int, float] = {}
         self._rested = -1
 
-    def take(self, batch: int, here: Placement, work: Work) -> Overload | None:
+    def take(self, batch: int, work: Work) -> Overload | None:
         """Take what there was to do in a micro-batch; what is to be done about it, if it is time for that.
 
         A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
         """
-        moved, self._here = here != self._here, dict(here)
+        moved, self._here = work.here != self._here, work.here
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
         least = LEAST_AT_REST if batch < self._rested else 1.0
-        if moved or counts <= least or work.load[work.busiest] <= LEAST_LOAD:
+        calm = moved or counts <= least or work.load[work.busiest] <= LEAST_LOAD
+        paces = {} if moved else work.paces
+        self._usual |= {each: pace for each, pace in paces.items() if calm or work.here[each] != work.busiest}
+        if calm or (self._works and self._works[-1].busiest != work.busiest):
             self._counts, self._works = 0.0, []
+        if calm:
             return None
         self._counts += counts
         self._works = [*self._works, work][-REST:]
         if self._counts < PATIENCE:
             return None
         means = {partition: fmean(each.work[partition] for each in self._works) for partition in work.work}
-        load = {each: sum(means[partition] for partition, at in here.items() if at == each) for each in work.load}
-        slow = {each.busiest if each.slowness >= SLOW else None for each in self._works}
-        return Overload(max(load, key=load.__getitem__), slow == {work.busiest}, load, means)
+        load = {each: sum(means[partition] for partition, at in work.here.items() if at == each) for each in work.load}
+        return Overload(work.busiest, all(each.is_slow(self._usual) for each in self._works), load, means)
 
     def rest(self, batch: int) -> None:
         """Begin anew, since partitions go elsewhere after a micro-batch."""

@@ -77,7 +77,7 @@ class Newcomers:
     def dismissed(self, executor: str, now: float) -> float:
         """Its share is taken from it, since it is slow; the seconds until it is due again."""
         times = self._dismissals[executor] = self._dismissals.get(executor, 0) + 1
-        seconds = DISMISSED_SECONDS * 2 ** (times - 1)
+        seconds = DISMISSED_SECONDS * (1 << times - 1)
         self._settled.discard(executor)
         self._waits[executor] = FIRST_SECONDS / 2, now + seconds
         return seconds

@@ -163,7 +163,7 @@ class Policies:
         here = self._handover.steering.placement()
         worked = metrics.worked(str(self._handover.query.id), batch)
         work = measured(worked, self._handover.steering.partitions, here, [each.id for each in executors])
-        overload = self._measured.take(batch, here, work)
+        overload = self._measured.take(batch, work)
         if overload is None:
             return
         if overload.slow:
