@@ -148,6 +148,35 @@ def losing(spark, cluster):
     return [first, asked, chosen, run.push(), *run.end()]
 
 
+def losing_unseen(spark, cluster):
+    """Kill a host in the middle of a micro-batch; nobody looks before its tasks run elsewhere and have told so."""
+    run, asked = Run(spark, f"{cluster.directory}/losing", sessions), []
+    run.steering.on_lost(lambda executor, lost: asked.append([executor.id, lost]))
+    for _ in range(3):
+        run.push()
+    (run.directory / "slow").touch()
+    run.add()
+    while not list(run.directory.glob("running-*")):
+        time.sleep(0.05)
+    placement = run.steering.placement()
+    first = placement[0]
+    with run.steering._lock:
+        cluster.kill(run.host(first))
+        while run.steering.placement()[0] in (first, None):
+            time.sleep(0.05)
+    run.query.processAllAvailable()
+    (run.directory / "slow").unlink()
+    return [first, list(placement.values()), asked, *run.end()]
+
+
+@pytest.mark.slow
+def test_who_had_a_partition_is_known_after_others_have_taken_it(tmp_path):
+    with Cluster(hosts=3, directory=tmp_path) as cluster:
+        first, placement, asked, found, expected = cluster.run(losing_unseen)
+    assert asked == [[first, [partition for partition, executor in enumerate(placement) if executor == first]]]
+    assert found == expected
+
+
 @pytest.mark.slow
 def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path):
     conf = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # the rows that come fire earlier windows

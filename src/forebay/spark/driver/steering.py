@@ -117,8 +117,9 @@ class Steering:
         self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
-        self._lock = threading.RLock()  # of the three that follow
+        self._lock = threading.RLock()  # of the four that follow
         self._wanted: dict[int, Executor] = {}
+        self._before: dict[int, set[str | None]] = {}
         self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
         self._watcher: threading.Thread | None = None
@@ -263,6 +264,7 @@ class Steering:
                 with self._lock:
                     if batch != before:
                         self._disturbed.clear()
+                        self._before = {each: self._locations(each) for each in range(self.partitions)}
                         self._report(self._wanted)
                     else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
                         self._report(self._disturbed)
@@ -297,10 +299,13 @@ class Steering:
                 self._disturbed.update(placement)
 
     def _was_at(self, partition: int, executor: str) -> bool:
+        """Whether an executor has a partition, or had it when the micro-batch began: another one may have its tasks by now."""
         wanted = self._wanted.get(partition)
-        return (wanted is not None and wanted.id == executor) or any(
-            self._location(provider) == executor for provider in self._of(partition)
-        )
+        before = {wanted.id} if wanted is not None else self._before.get(partition, set())
+        return executor in before | self._locations(partition)
+
+    def _locations(self, partition: int) -> set[str | None]:
+        return {self._location(provider) for provider in self._of(partition)}
 
     def _report(self, partitions: Iterable[int]) -> None:
         """Tell the coordinator where partitions are wanted."""
