@@ -299,7 +299,7 @@ class Steering:
                 self._disturbed.update(placement)
 
     def _was_at(self, partition: int, executor: str) -> bool:
-        """Whether an executor has a partition, or had it when the micro-batch began: another one may have its tasks by now."""
+        """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""
         wanted = self._wanted.get(partition)
         before = {wanted.id} if wanted is not None else self._before.get(partition, set())
         return executor in before | self._locations(partition)
