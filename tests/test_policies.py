@@ -8,6 +8,7 @@ import pytest
 
 from forebay.errors import HandoverError
 from forebay.spark.driver import metrics, newcomers
+from forebay.spark.driver.levelling import Levelling, measured
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.policies import SCALE_OUT, Policies
 from forebay.spark.driver.steering import Executor
@@ -154,11 +155,16 @@ class Loaded(Handovers):
     def takers(self, partitions, executors):
         return dict.fromkeys(partitions, executors[-1].id)
 
+    def lost(self, executor, placement):
+        pass
+
     def hand(self, reason, placement):
         if reason == SCALE_OUT:
             self.scaling.wait()
         else:
             self.asked.append((self.batch, placement))
+            if self.broken & {*placement.values()}:
+                raise HandoverError("Spark ran them elsewhere")
 
     @property
     def batch(self):
@@ -319,6 +325,94 @@ def test_a_single_partition_is_slow_if_it_was_not_before(loaded, before):
     works(loaded, 2, (before, 300, 300, 300), rows)
     works(loaded, 2, (9000, 300, 300, 300), rows)
     assert [placement for _, placement in loaded.asked] == ([{0: "3"}] if before == 300 else [])
+
+
+def levelled(here, times, rows, executors):
+    """A micro-batch whose partitions are worked at side by side for so many milliseconds."""
+    vnodes = {partition_of(vnode, len(here)): vnode for vnode in range(len(here) ** 2)}
+    worked = {vnodes[each]: [Worked(0, times[each], rows[each])] for each in here}
+    return measured(worked, len(here), here, executors)
+
+
+def test_who_works_at_many_partitions_side_by_side_is_not_slow_for_one_that_has_much_to_do():
+    """Those beside it wait for it, in shares of their executor's time; for themselves they took no longer."""
+    here = {partition: "abcd"[partition % 4] for partition in range(32)}
+    rows = dict.fromkeys(here, 100) | {0: 500}
+    work, levelling = levelled(here, {each: 10 * some for each, some in rows.items()}, rows, "abcd"), Levelling()
+    found = [overload for batch in range(9) if (overload := levelling.take(batch, work))]
+    assert found and not any(overload.slow for overload in found)
+    slow = levelled(here, {each: 500 if here[each] == "a" else 100 for each in here}, dict.fromkeys(here, 10), "abcd")
+    assert slow.is_slow({})
+
+
+def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after_the_other():
+    levelling, here, rows, moves = Levelling(), {0: "a", 1: "b", 2: "c", 3: "d"}, dict.fromkeys(range(4), 100), 0
+    for batch in range(100):
+        times = {0: 90 if batch < 3 else 1800, 1: 90, 2: 90, 3: 90}
+        overload = levelling.take(batch, levelled(dict(here), times, rows, "abcdefgh"))
+        if overload is not None and overload.slow:
+            levelling.rest(batch)
+            here[0], moves = "aefghaefgh"[moves + 1], moves + 1
+    assert moves == 1
+
+
+def test_a_dismissed_executor_whose_partitions_cannot_go_is_served_and_tried_again_later(loaded):
+    loaded.broken = {"3"}
+    works(loaded, 2, *SLOW)
+    assert loaded.policies._newcomers.served == {"1", "2", "3"}
+    works(loaded, 10, (1000, 1000, 1000, 1000))
+    loaded.broken = set()
+    works(loaded, 2, *SLOW)
+    assert [placement for _, placement in loaded.asked] == [{0: "3", 1: "3"}] * 2
+    assert loaded.policies._newcomers.dismissed("1", 0) == 1200
+
+
+def test_what_a_dismissed_executor_does_makes_no_other_one_slow(loaded):
+    """The first one is as fast as it was, but has a partition again: it counts neither rows nor time."""
+    works(loaded, 2, *SLOW)
+    loaded.here.update({0: "1", 1: "3"})
+    loaded.policies._newcomers._settled.discard("1")
+    works(loaded, 40, (10, 1000, 2000, 2000), (10000, 100, 100, 100))
+    assert all(len(placement) == 1 for _, placement in loaded.asked[1:])
+
+
+def test_partitions_of_a_lost_executor_go_to_a_dismissed_one_only_if_it_alone_has_them(loaded):
+    works(loaded, 2, *SLOW)
+    loaded.here.update({0: "3", 1: "3"})
+    lost = Executor("2", "127.0.0.2", 1)
+    loaded.near = lambda executors: {2: ["3"] if any(each.id == "3" for each in executors) else []}
+    loaded.takers = lambda partitions, executors: dict.fromkeys(partitions, executors[0].id)
+    assert loaded.policies._lost(lost, [2]) == {2: "3"}
+    assert loaded.policies._newcomers.served == {"2", "3"}
+    assert loaded.policies._lost(lost, [2, 3]) == {2: "3", 3: "1"}
+    assert "1" in loaded.policies._newcomers.served  # so that load balancing looks at it
+
+
+def test_a_partition_that_is_elsewhere_for_once_does_not_undo_the_patience_with_another_executor(loaded):
+    for batch in range(8):
+        loaded.here[3] = "32"[batch % 2]
+        works(loaded, 2, (1000, 1000, 400, 400))
+    assert loaded.asked
+
+
+def test_when_all_others_are_gone_those_that_were_dismissed_have_what_there_is_and_newcomers_their_share_to_come():
+    joining = Newcomers()
+    joining.due({"1", "2"}, 0)
+    joining.dismissed("1", 0)
+    joining.due({"1", "2", "3"}, 1)
+    joining.failed({"3"}, 1)
+    assert joining.due({"1", "3"}, 5) == set()
+    assert joining.served == {"1"}
+    assert joining.due({"1", "3"}, 11) == {"3"}
+
+
+def test_a_dismissed_executor_that_is_out_of_sight_for_a_moment_waits_on():
+    joining = Newcomers()
+    joining.due({"1", "2"}, 0)
+    joining.dismissed("1", 0)
+    joining.due({"2"}, 1)
+    assert joining.due({"1", "2"}, 2) == set()
+    assert joining.due({"1", "2"}, newcomers.DISMISSED_SECONDS) == {"1"}
 
 
 def test_who_was_slow_once_is_not_slow(loaded):

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from forebay.replication.groups import assign, steady
+from forebay.replication.groups import CHANGED_SECONDS, Sizes, assign
 
 HOSTS = ["a", "b", "c", "d"]
 
@@ -71,16 +71,34 @@ def test_groups_stay_while_state_grows_and_is_compacted(seed):
     pick = random.Random(seed)
     hosts = HOSTS[: pick.randint(2, 4)]
     origins = {unit: pick.choice(hosts) for unit in range(pick.randint(1, 12))}
-    sizes, groups, changes = {}, {}, 0
-    for _ in range(20):
-        sizes = steady(sizes, {unit: round(400e6 * pick.uniform(0.7, 1.3)) for unit in origins})
+    kept, groups, changes = Sizes(), {}, 0
+    for now in range(60):
+        sizes = kept.take({unit: round(400e6 * pick.uniform(0.7, 1.3)) for unit in origins}, now)
         before, groups = groups, assign(sizes, origins, hosts, 1, groups)
         changes += groups != before
     assert changes == 1
 
 
-def test_groups_are_made_anew_for_units_that_are_new_or_much_larger():
-    before = {0: 300 << 20}
-    for sizes in ({0: 300 << 20, 1: 0}, {0: 700 << 20}, {0: 100 << 20}):
-        assert steady(before, sizes) == sizes
-    assert steady({0: 0}, {0: 8 << 20}) == {0: 0}
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_stay_while_windows_fire_of_which_hosts_tell_one_after_the_other(seed):
+    pick = random.Random(seed)
+    origins = {unit: pick.choice(HOSTS) for unit in range(12)}
+    full = dict.fromkeys(origins, 400 << 20)
+    kept = Sizes()
+    begun = assign(kept.take(full, 0), origins, HOSTS, 1, {})
+    groups, told = begun, dict(full)
+    for now in range(1, 400):
+        turn = HOSTS[now % len(HOSTS)]
+        told |= {unit: (now // 60 % 2 or 0.02) * size for unit, size in full.items() if origins[unit] == turn}
+        groups = assign(kept.take(told, now), origins, HOSTS, 1, groups)
+        assert groups == begun
+
+
+def test_a_unit_that_stays_another_size_counts_with_it_after_some_time():
+    sizes = Sizes()
+    assert sizes.take({0: 300 << 20}, 0) == {0: 300 << 20}
+    assert sizes.take({0: 700 << 20, 1: 5}, 1) == {0: 300 << 20, 1: 5}
+    assert sizes.take({0: 400 << 20, 1: 5}, 2) == {0: 300 << 20, 1: 5}
+    for now in (3, 2 + CHANGED_SECONDS):
+        assert sizes.take({0: 700 << 20, 1: 5}, now) == {0: 300 << 20, 1: 5}
+    assert sizes.take({0: 700 << 20}, 3 + CHANGED_SECONDS) == {0: 700 << 20}

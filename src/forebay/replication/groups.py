@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 LEAST_APART = 2.5
 """A unit goes from one host to another if these are so many times its size apart: 2 would make no difference in the end."""
@@ -17,25 +17,40 @@ LEAST_APART = 2.5
 CHANGED = 2.0
 """Sizes are looked at anew when one is so many times as large as before, or as small:"""
 NO_SIZE = 16 << 20
-"""but for so many bytes, which are soon copied."""
+"""but for so many bytes, which are soon copied;"""
+CHANGED_SECONDS = 10.0
+"""and has been for so long: hosts tell at different times what has become of state."""
 
 Unit = TypeVar("Unit", bound=Hashable)
 
 
-def steady(before: Mapping[Unit, int], sizes: Mapping[Unit, int]) -> Mapping[Unit, int]:
+class Sizes:
     """The sizes of units as they were, until one of them is quite another.
 
     State grows and is compacted all the time, and groups must not change each time.
 
     Examples
     --------
-    >>> steady({0: 400 << 20}, {0: 700 << 20}) == {0: 400 << 20}, steady({0: 400 << 20}, {0: 900 << 20}) == {0: 900 << 20}
-    (True, True)
+    >>> sizes = Sizes()
+    >>> [sizes.take({0: megabytes << 20}, now)[0] >> 20 for now, megabytes in ((0, 400), (1, 700), (2, 900), (12, 900))]
+    [400, 400, 400, 900]
     """
-    if before.keys() != sizes.keys():
-        return sizes
-    pairs = [(before[unit] + NO_SIZE, size + NO_SIZE) for unit, size in sizes.items()]
-    return before if all(max(pair) < CHANGED * min(pair) for pair in pairs) else sizes
+
+    def __init__(self) -> None:
+        self._sizes: dict[Any, int] = {}
+        self._since: float | None = None
+
+    def take(self, sizes: Mapping[Unit, int], now: float) -> Mapping[Unit, int]:
+        """Take the sizes of all units that there are; those that count. ``now`` is in seconds."""
+        self._sizes = {unit: self._sizes.get(unit, size) for unit, size in sizes.items()}
+        pairs = [(self._sizes[unit] + NO_SIZE, size + NO_SIZE) for unit, size in sizes.items()]
+        if all(max(pair) < CHANGED * min(pair) for pair in pairs):
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since >= CHANGED_SECONDS:
+            self._sizes, self._since = dict(sizes), None
+        return self._sizes
 
 
 def assign(

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,7 +121,7 @@ class Manager(Service):
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
-        self._sizes: Mapping[Unit, int] = {}
+        self._sizes = groups.Sizes()
         self._placed: dict[str, Unit] = {}
         self._guests: dict[Unit, Counter[str]] = {}
         self._shunned: dict[str, float] = {}
@@ -303,12 +303,12 @@ class Manager(Service):
                 else "state is lost with those hosts, since spark.forebay.uploadBehind is false",
             )
         units = self._units()
-        self._sizes = groups.steady(self._sizes, {unit: copies.size for unit, copies in units.items()})
+        sizes = self._sizes.take({unit: copies.size for unit, copies in units.items()}, now)
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
         level = now >= max(self._repaired, self._settled) and not any(self._guests.values())
-        before, self._targets = self._targets, groups.assign(self._sizes, origins, able, self.replicas, current, level=level)
+        before, self._targets = self._targets, groups.assign(sizes, origins, able, self.replicas, current, level=level)
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()

@@ -38,6 +38,8 @@ class Work:
     work : dict of int to float
         How many of these are due to each partition. Partitions that run side by side make each other slow where there are
         fewer processors than tasks, so one that is handed over takes along its share of its executor's time.
+    alone : dict of int to float
+        For how many milliseconds each partition was worked at, whatever else its executor did meanwhile.
     rows : dict of int to float
         How many rows of each partition were handled.
     """
@@ -45,6 +47,7 @@ class Work:
     here: Placement
     load: dict[str, float]
     work: dict[int, float]
+    alone: dict[int, float]
     rows: dict[int, float]
 
     @property
@@ -60,22 +63,26 @@ class Work:
 
     @property
     def paces(self) -> dict[int, float]:
-        """How many milliseconds each partition took for a row, if it had any."""
-        return {partition: self.work[partition] / rows for partition, rows in self.rows.items() if rows}
+        """For how many milliseconds each partition that had rows was worked at for one of them."""
+        return {partition: self.alone[partition] / rows for partition, rows in self.rows.items() if rows}
 
     def is_slow(self, usual: Mapping[int, float]) -> bool:
         """Whether it is the busiest executor that is slow, and not its partitions that are heavy.
 
-        All of them take much longer for a row than those of the others. A single one may do that because of its rows, unless
-        it took less where, or when, it ran before.
+        All of them take much longer for a row than those of the others: by their shares of its time, in which each waits for
+        the longest one, and by their own, in which they wait for each other where processors are few. A single one may do
+        that because of its rows, unless it took less where, or when, it ran before.
         """
-        others = [partition for partition, at in self.here.items() if at != self.busiest and self.rows[partition]]
-        mine = {partition: pace for partition, pace in self.paces.items() if self.here[partition] == self.busiest}
-        if not others or not mine:
+        mine = [partition for partition, rows in self.rows.items() if rows and self.here[partition] == self.busiest]
+        others = [partition for partition, rows in self.rows.items() if rows and self.here[partition] != self.busiest]
+        if not mine or not others:
             return False
-        elsewhere = sum(self.work[partition] for partition in others) / sum(self.rows[partition] for partition in others)
-        known = len(mine) > 1 or all(pace >= SLOW * usual.get(partition, pace) for partition, pace in mine.items())
-        return known and min(mine.values()) >= SLOW * elsewhere
+        rows = sum(self.rows[partition] for partition in others)
+        for times in (self.work, self.alone):
+            elsewhere = sum(times[partition] for partition in others) / rows
+            if min(times[partition] / self.rows[partition] for partition in mine) < SLOW * elsewhere:
+                return False
+        return len(mine) > 1 or all(self.paces[each] >= SLOW * usual.get(each, self.paces[each]) for each in mine)
 
 
 def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Placement, executors: Collection[str]) -> Work:
@@ -83,13 +90,14 @@ def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Plac
     own: dict[int, list[Worked]] = {partition: [] for partition in range(partitions)}
     for vnode, times in worked.items():
         own[partition_of(vnode, partitions)] += times
-    rows = {partition: sum(each.rows for each in times) for partition, times in own.items()}
-    found = Work(dict(here), {}, dict.fromkeys(own, 0.0), rows)
+    found = Work(here, {}, *(dict.fromkeys(own, 0.0) for _ in range(3)))
     for executor in executors:
         mine = [partition for partition, at in here.items() if at == executor]
         found.load[executor] = covered((each.began, each.ended) for partition in mine for each in own[partition])
         alone = {partition: sum(each.ended - each.began for each in own[partition]) for partition in mine}
         together = sum(alone.values())
+        found.alone.update(alone)
+        found.rows.update({partition: sum(each.rows for each in own[partition]) for partition in mine})
         found.work.update({partition: found.load[executor] * alone[partition] / together for partition in mine if together})
     return found
 
@@ -120,7 +128,8 @@ class Levelling:
     Examples
     --------
     >>> levelling, here = Levelling(), {0: "1", 1: "2"}
-    >>> work = Work(here, {"1": 900.0, "2": 300.0}, {0: 900.0, 1: 300.0}, {0: 9.0, 1: 3.0})
+    >>> times = {0: 900.0, 1: 300.0}
+    >>> work = Work(here, {"1": 900.0, "2": 300.0}, times, times, {0: 9.0, 1: 3.0})
     >>> [levelling.take(batch, work) for batch in range(3)]
     [None, None, None]
     >>> levelling.take(3, work).executor
@@ -139,14 +148,18 @@ class Levelling:
 
         A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
         """
-        moved, self._here = work.here != self._here, work.here
+        before, self._here = self._here, work.here
+        busiest = self._works[-1].busiest if self._works else work.busiest
+        if _at(busiest, before) != _at(busiest, work.here):
+            self._forget()
+        if before != work.here:
+            return None
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
         least = LEAST_AT_REST if batch < self._rested else 1.0
-        calm = moved or counts <= least or work.load[work.busiest] <= LEAST_LOAD
-        paces = {} if moved else work.paces
-        self._usual |= {each: pace for each, pace in paces.items() if calm or work.here[each] != work.busiest}
-        if calm or (self._works and self._works[-1].busiest != work.busiest):
-            self._counts, self._works = 0.0, []
+        calm = counts <= least or work.load[work.busiest] <= LEAST_LOAD
+        self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
+        if calm or busiest != work.busiest:
+            self._forget()
         if calm:
             return None
         self._counts += counts
@@ -158,5 +171,15 @@ class Levelling:
         return Overload(work.busiest, all(each.is_slow(self._usual) for each in self._works), load, means)
 
     def rest(self, batch: int) -> None:
-        """Begin anew, since partitions go elsewhere after a micro-batch."""
-        self._counts, self._works, self._rested = 0.0, [], batch + REST
+        """Begin anew, since partitions go elsewhere after a micro-batch; what they took is what they are known to take."""
+        if self._works:
+            self._usual |= self._works[-1].paces
+        self._forget()
+        self._rested = batch + REST
+
+    def _forget(self) -> None:
+        self._counts, self._works = 0.0, []
+
+
+def _at(executor: str, here: Placement) -> list[int]:
+    return [partition for partition, at in here.items() if at == executor]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 600.0
 """So long an executor waits after a scale-out to it has failed: twice as long each time, and no longer than the second."""
 
-DISMISSED_SECONDS = 600.0
-"""So long an executor waits that has been dismissed; twice as long each time."""
+DISMISSED_SECONDS, LONGEST_DISMISSED_SECONDS = 600.0, 7200.0
+"""So long an executor waits that has been dismissed: twice as long each time, and no longer than the second."""
 
 
 class Newcomers:
@@ -41,11 +41,11 @@ class Newcomers:
         One at a time, so that an executor which can never be given any does not hold up the others for good.
         """
         if not self._settled.intersection(present):
-            self._settled = set(present)
+            self._settled = self._dismissals.keys() & present or set(present)
         self._settled.intersection_update(present)
         joined = set(present) - self._settled
-        self._waits = {each: wait for each, wait in self._waits.items() if each in joined}
-        waited = [(until, each) for each, (_, until) in self._waits.items() if until <= now]
+        self._waits = {each: wait for each, wait in self._waits.items() if each in joined or each in self._dismissals}
+        waited = [(until, each) for each, (_, until) in self._waits.items() if until <= now and each in joined]
         return joined - self._waits.keys() or {each for _, each in sorted(waited)[:1]}
 
     @property
@@ -77,7 +77,13 @@ class Newcomers:
     def dismissed(self, executor: str, now: float) -> float:
         """Its share is taken from it, since it is slow; the seconds until it is due again."""
         times = self._dismissals[executor] = self._dismissals.get(executor, 0) + 1
-        seconds = DISMISSED_SECONDS * (1 << times - 1)
+        seconds = min(DISMISSED_SECONDS * (1 << times - 1), LONGEST_DISMISSED_SECONDS)
         self._settled.discard(executor)
         self._waits[executor] = FIRST_SECONDS / 2, now + seconds
         return seconds
+
+    def called_back(self, executor: str, *, undone: bool = False) -> None:
+        """It runs partitions, though it was dismissed; ``undone`` if they had never left it."""
+        if executor in self._dismissals:
+            self.settled([executor])
+            self._dismissals[executor] -= undone

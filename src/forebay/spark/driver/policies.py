@@ -140,17 +140,26 @@ class Policies:
         else:
             self._newcomers.settled(joined)
 
-    def _hand(self, reason: str, placement: Mapping[int, str]) -> None:
+    def _hand(self, reason: str, placement: Mapping[int, str]) -> bool:
         try:
             self._handover.hand(reason, placement)
         except ForebayError as error:
             _log.warning("%s: %s", reason, error)
+            return False
+        return True
 
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
-        """Where the partitions of an executor go that is lost or leaving: to hosts that have their state."""
+        """Where the partitions of an executor go that is lost or leaving: to hosts that have their state.
+
+        Executors that were dismissed, or have not been given their share yet, get those that are nowhere else.
+        """
         others = [each for each in self._handover.usable() if each.id != executor.id]
-        chosen = self._handover.takers(partitions, others)
+        served = [each for each in others if each.id in self._newcomers.served] or others
+        near = self._handover.near(served)
+        chosen = self._handover.takers(partitions, others) | self._handover.takers(filter(near.get, partitions), served)
         placement = {partition: chosen[partition] for partition in partitions if partition in chosen}
+        for each in {*placement.values()} - {each.id for each in served}:
+            self._newcomers.called_back(each)
         self._handover.lost(executor, placement)
         return placement
 
@@ -167,18 +176,21 @@ class Policies:
         if overload is None:
             return
         if overload.slow:
-            relief = self._dismiss(overload.executor, executors)
-        else:
-            near, cores = self._handover.near(executors), dict.fromkeys(overload.load, 1)
-            move = best_move(here, overload.load, cores, near, overload.work, near_first=True, least_gain=LEAST_GAIN)
-            relief = {} if move is None else dict([move])
-        if relief:
             self._measured.rest(batch)
-            self._levelling = _in_background(lambda: self._hand(LEVELLING, relief))
+            self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
+            return
+        near, cores = self._handover.near(executors), dict.fromkeys(overload.load, 1)
+        move = best_move(here, overload.load, cores, near, overload.work, near_first=True, least_gain=LEAST_GAIN)
+        if move is not None:
+            self._measured.rest(batch)
+            self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
 
-    def _dismiss(self, executor: str, executors: list[Executor]) -> dict[int, str]:
-        """Who takes over what a slow executor has. It is as one that will join later: it may be slow for some time only."""
-        mine = [partition for partition, at in self._handover.steering.placement().items() if at == executor]
+    def _dismiss(self, executor: str, here: Mapping[int, str | None], executors: list[Executor]) -> None:
+        """Give what a slow executor has to others. It is as one that will join later: it may be slow for some time only."""
+        host = next(each.host for each in executors if each.id == executor)
+        others = [each for each in executors if each.host != host] or [each for each in executors if each.id != executor]
+        mine = [partition for partition, at in here.items() if at == executor]
+        chosen = self._handover.takers(mine, others)
         seconds = self._newcomers.dismissed(executor, time.monotonic())
         _log.warning(
             "the executor %s needs at least %g times as long for a row as the others: its partitions go elsewhere, and it "
@@ -187,10 +199,11 @@ class Policies:
             SLOW,
             seconds,
         )
-        return self._handover.takers(mine, [each for each in executors if each.id != executor])
+        if not self._hand(LEVELLING, {partition: chosen[partition] for partition in mine if partition in chosen}):
+            self._newcomers.called_back(executor, undone=True)
 
 
-def _in_background(act: Callable[[], None]) -> threading.Thread:
+def _in_background(act: Callable[[], object]) -> threading.Thread:
     """Do what takes long while executors are looked at and the status is kept as it should be."""
     thread = threading.Thread(target=act, name="forebay policies", daemon=True)
     thread.start()

@@ -117,11 +117,11 @@ class Steering:
         self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
-        self._lock = threading.RLock()  # of the four that follow
+        self._lock = threading.RLock()  # of the three that follow
         self._wanted: dict[int, Executor] = {}
-        self._before: dict[int, set[str | None]] = {}
         self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
+        self._before: dict[int, set[str | None]] = {}
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -264,10 +264,11 @@ class Steering:
                 with self._lock:
                     if batch != before:
                         self._disturbed.clear()
-                        self._before = {each: self._locations(each) for each in range(self.partitions)}
                         self._report(self._wanted)
                     else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
                         self._report(self._disturbed)
+                if batch != before:
+                    self._before = self._where_others_are()
                 failed = False
             except (Py4JError, OSError) as error:
                 if SparkContext._active_spark_context is None:
@@ -303,6 +304,11 @@ class Steering:
         wanted = self._wanted.get(partition)
         before = {wanted.id} if wanted is not None else self._before.get(partition, set())
         return executor in before | self._locations(partition)
+
+    def _where_others_are(self) -> dict[int, set[str | None]]:
+        """The executors of the partitions that nobody has steered, if it is known for good what stores there are."""
+        others = [each for each in range(self.partitions) if each not in self._wanted] if self._stores else []
+        return {each: self._locations(each) for each in others}
 
     def _locations(self, partition: int) -> set[str | None]:
         return {self._location(provider) for provider in self._of(partition)}
