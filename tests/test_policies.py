@@ -380,11 +380,16 @@ def test_partitions_of_a_lost_executor_go_to_a_dismissed_one_only_if_it_alone_ha
     works(loaded, 2, *SLOW)
     loaded.here.update({0: "3", 1: "3"})
     lost = Executor("2", "127.0.0.2", 1)
-    loaded.near = lambda executors: {2: ["3"] if any(each.id == "3" for each in executors) else []}
-    loaded.takers = lambda partitions, executors: dict.fromkeys(partitions, executors[0].id)
-    assert loaded.policies._lost(lost, [2]) == {2: "3"}
+    held = {1: ["1", "3"], 2: ["1"]}
+    loaded.near = lambda executors: {
+        partition: [each.id for each in executors if each.id in some] for partition, some in held.items()
+    }
+    loaded.takers = lambda partitions, executors: {
+        each: next((near for near in loaded.near(executors).get(each, ())), executors[0].id) for each in partitions
+    }
+    assert loaded.policies._lost(lost, [1, 3]) == {1: "3", 3: "3"}
     assert loaded.policies._newcomers.served == {"2", "3"}
-    assert loaded.policies._lost(lost, [2, 3]) == {2: "3", 3: "1"}
+    assert loaded.policies._lost(lost, [1, 2]) == {1: "3", 2: "1"}
     assert "1" in loaded.policies._newcomers.served  # so that load balancing looks at it
 
 

@@ -143,7 +143,7 @@ class Policies:
     def _hand(self, reason: str, placement: Mapping[int, str]) -> bool:
         try:
             self._handover.hand(reason, placement)
-        except ForebayError as error:
+        except Exception as error:  # whatever it is, the query goes on as it was
             _log.warning("%s: %s", reason, error)
             return False
         return True
@@ -151,12 +151,13 @@ class Policies:
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
         """Where the partitions of an executor go that is lost or leaving: to hosts that have their state.
 
-        Executors that were dismissed, or have not been given their share yet, get those that are nowhere else.
+        Executors that were dismissed, or have not been given their share yet, get those that no other one has the state of.
         """
         others = [each for each in self._handover.usable() if each.id != executor.id]
         served = [each for each in others if each.id in self._newcomers.served] or others
-        near = self._handover.near(served)
-        chosen = self._handover.takers(partitions, others) | self._handover.takers(filter(near.get, partitions), served)
+        near, nearer = self._handover.near(others), self._handover.near(served)
+        alone = [partition for partition in partitions if near.get(partition) and not nearer.get(partition)]
+        chosen = self._handover.takers(partitions, served) | self._handover.takers(alone, others)
         placement = {partition: chosen[partition] for partition in partitions if partition in chosen}
         for each in {*placement.values()} - {each.id for each in served}:
             self._newcomers.called_back(each)
