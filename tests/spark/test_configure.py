@@ -15,6 +15,7 @@ from forebay.spark.driver.configure import (
     CHANGELOG,
     DAEMON,
     LOADED,
+    LOCALITY_OF_STATE,
     LOGS,
     PARTITIONS,
     PROVIDER,
@@ -45,6 +46,7 @@ def settings(builder):
 ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
 ANYWHERE |= {DAEMON: LOADED} if sys.platform == "linux" else {}
 LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
+CLUSTER = ANYWHERE | {LOCALITY_OF_STATE: "30s"}
 
 
 @pytest.mark.parametrize(
@@ -54,9 +56,9 @@ LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
         ("local[3]", LOCAL | {PARTITIONS: "3"}),
         ("local[2, 4]", {name: value for name, value in LOCAL.items() if name != LOGS} | {PARTITIONS: "2"}),
         ("local[*]", LOCAL | {PARTITIONS: str(len(os.sched_getaffinity(0)))}),
-        ("local-cluster[2,3,1024]", ANYWHERE | {PARTITIONS: "6"}),
-        ("spark://master:7077", ANYWHERE),
-        ("yarn", ANYWHERE),
+        ("local-cluster[2,3,1024]", CLUSTER | {PARTITIONS: "6"}),
+        ("spark://master:7077", CLUSTER),
+        ("yarn", CLUSTER),
     ],
 )
 def test_what_a_session_of_a_master_is_given(fresh, master, given):
@@ -91,7 +93,8 @@ def test_what_is_set_is_left_alone(fresh, monkeypatch):
     other = fresh / "other.conf"
     other.write_text("spark.master yarn\n")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
-    assert settings(SparkSession.builder) == ANYWHERE
+    assert settings(SparkSession.builder) == CLUSTER
+    assert LOCALITY_OF_STATE not in settings(SparkSession.builder.config("spark.locality.wait", "1s"))
 
 
 def test_what_a_running_session_has_is_left_alone(spark):

@@ -33,8 +33,9 @@ SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 DAEMON = "spark.python.daemon.module"
 LOADED = "forebay.spark.worker.daemon"
+LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
 
-STATIC = (SOCKETS, DAEMON)
+STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE)
 """What counts only if it is set before there is a session."""
 
 LOCAL = "local[*]"
@@ -98,6 +99,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     cores = _cores(master, given)
     if cores is not None:
         settings[PARTITIONS] = str(cores)
+    if not is_local(master) and LOCALITY not in given:
+        settings[LOCALITY_OF_STATE] = "30s"
     if is_local(master):
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
             settings[LOGS] = RENAMING

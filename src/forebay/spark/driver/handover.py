@@ -377,7 +377,7 @@ class Handover:
         if elsewhere:
             raise HandoverError(
                 f"Spark ran partitions {sorted(elsewhere)} elsewhere ({elsewhere}): their executors were busy for longer "
-                "than spark.locality.wait, or were lost. Raise spark.locality.wait, or ask again."
+                "than spark.locality.wait.process, or were lost. Raise that setting, or ask again."
             )
 
     def _wait(self, condition: Any, deadline: float, otherwise: str) -> None:

@@ -5,9 +5,9 @@ stage begins, Spark asks it and prefers that executor. So a partition moves at t
 told that another executor has it; the query goes on as it is. This is what Spark 4.3 makes of it:
 
 *It follows as long as the executor has a free core in time.* A task that has waited for its executor for
-``spark.locality.wait.process`` (3 s) goes to the host that the coordinator named, and ``spark.locality.wait.node`` (3 s)
-later anywhere. An executor whose queue is longer loses partitions to others. Then the coordinator is told again what is
-wanted at the beginning of the next micro-batch, and the partition comes back.
+``spark.locality.wait.process`` (3 s, or 30 s by `forebay.configure`) goes to the host that the coordinator named, and
+``spark.locality.wait.node`` (3 s) later anywhere. An executor whose queue is longer loses partitions to others. Then the
+coordinator is told again what is wanted at the beginning of the next micro-batch, and the partition comes back.
 
 *An executor tells the coordinator whenever it loads a partition*, once in each micro-batch. So what is told after the tasks
 have begun stays, what is told before may be overwritten, and it is told again when the next micro-batch has been planned.
