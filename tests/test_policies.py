@@ -367,6 +367,13 @@ def test_a_dismissed_executor_whose_partitions_cannot_go_is_served_and_tried_aga
     assert loaded.policies._newcomers.dismissed("1", 0) == 1200
 
 
+def test_an_executor_that_became_slow_in_the_middle_of_a_micro_batch_is_slow_after_the_next(loaded):
+    rows = (100, 100, 100, 100)
+    works(loaded, 1, (2000, 2000, 1000, 1000), rows)
+    works(loaded, 1, (8000, 8000, 1000, 1000), rows)
+    assert loaded.asked == [(2, {0: "3", 1: "3"})]
+
+
 def test_what_a_dismissed_executor_does_makes_no_other_one_slow(loaded):
     """The first one is as fast as it was, but has a partition again: it counts neither rows nor time."""
     works(loaded, 2, *SLOW)

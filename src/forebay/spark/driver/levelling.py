@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
 from forebay.replication.spreading import covered
 from forebay.spark.driver.tally import Worked
@@ -18,7 +17,7 @@ are needed in any case;"""
 REST, LEAST_AT_REST = 20, PATIENCE / 2
 """and for so many after a handover for that reason only those count that count for as much as the second."""
 SLOW = 3.0
-"""An overloaded executor is slow if it needs so many times as long for a row as the others, in each of these."""
+"""An overloaded executor is slow if it needs so many times as long for a row as the others, in these together."""
 LEAST_LOAD = 100.0
 """An executor is not overloaded while it works for fewer milliseconds in a micro-batch."""
 
@@ -27,7 +26,7 @@ Placement = Mapping[int, str | None]
 
 @dataclass(frozen=True)
 class Work:
-    """What there was to do in a micro-batch.
+    """What there was to do in a micro-batch, or in some.
 
     Attributes
     ----------
@@ -65,6 +64,16 @@ class Work:
     def paces(self) -> dict[int, float]:
         """For how many milliseconds each partition that had rows was worked at for one of them."""
         return {partition: self.alone[partition] / rows for partition, rows in self.rows.items() if rows}
+
+    def after(self, earlier: Work | None) -> Work:
+        """With a half of what there was to do before, while partitions were where they are."""
+        if earlier is None:
+            return self
+        pairs = [(self.work, earlier.work), (self.alone, earlier.alone), (self.rows, earlier.rows)]
+        load = {each: some + earlier.load.get(each, 0.0) / 2 for each, some in self.load.items()}
+        return Work(
+            self.here, load, *({each: some + before[each] / 2 for each, some in now.items()} for now, before in pairs)
+        )
 
     def is_slow(self, usual: Mapping[int, float]) -> bool:
         """Whether it is the busiest executor that is slow, and not its partitions that are heavy.
@@ -111,15 +120,14 @@ class Overload:
     executor : str
         The executor.
     slow : bool
-        Whether it was slow in all of these.
-    load, work : dict
-        As `Work` has them, on average: which partition is to go is not for one micro-batch to say.
+        Whether it was slow in these.
+    work : Work
+        What there was to do in these, most in the last: what is to go is not for one micro-batch to say.
     """
 
     executor: str
     slow: bool
-    load: dict[str, float]
-    work: dict[int, float]
+    work: Work
 
 
 class Levelling:
@@ -138,7 +146,7 @@ class Levelling:
 
     def __init__(self) -> None:
         self._counts = 0.0
-        self._works: list[Work] = []
+        self._work: Work | None = None
         self._here: Placement = {}
         self._usual: dict[int, float] = {}
         self._rested = -1
@@ -149,7 +157,7 @@ class Levelling:
         A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
         """
         before, self._here = self._here, work.here
-        busiest = self._works[-1].busiest if self._works else work.busiest
+        busiest = work.busiest if self._work is None else self._work.busiest
         if _at(busiest, before) != _at(busiest, work.here):
             self._forget()
         if before != work.here:
@@ -163,22 +171,20 @@ class Levelling:
         if calm:
             return None
         self._counts += counts
-        self._works = [*self._works, work][-REST:]
+        self._work = work.after(self._work)
         if self._counts < PATIENCE:
             return None
-        means = {partition: fmean(each.work[partition] for each in self._works) for partition in work.work}
-        load = {each: sum(means[partition] for partition, at in work.here.items() if at == each) for each in work.load}
-        return Overload(work.busiest, all(each.is_slow(self._usual) for each in self._works), load, means)
+        return Overload(work.busiest, self._work.is_slow(self._usual), self._work)
 
     def rest(self, batch: int) -> None:
         """Begin anew, since partitions go elsewhere after a micro-batch; what they took is what they are known to take."""
-        if self._works:
-            self._usual |= self._works[-1].paces
+        if self._work is not None:
+            self._usual |= self._work.paces
         self._forget()
         self._rested = batch + REST
 
     def _forget(self) -> None:
-        self._counts, self._works = 0.0, []
+        self._counts, self._work = 0.0, None
 
 
 def _at(executor: str, here: Placement) -> list[int]:

@@ -180,8 +180,9 @@ class Policies:
             self._measured.rest(batch)
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
-        near, cores = self._handover.near(executors), dict.fromkeys(overload.load, 1)
-        move = best_move(here, overload.load, cores, near, overload.work, near_first=True, least_gain=LEAST_GAIN)
+        near, load = self._handover.near(executors), overload.work.load
+        cores, weights = dict.fromkeys(load, 1), overload.work.work
+        move = best_move(here, load, cores, near, weights, near_first=True, least_gain=LEAST_GAIN)
         if move is not None:
             self._measured.rest(batch)
             self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
