@@ -83,9 +83,8 @@ def recovery(results: pl.DataFrame) -> Figure:
     for workload, axes in zip(present(results, "workload"), panels[0], strict=True):
         for system, color in colors(results):
             lost = results.filter(workload=workload, system=system, event="lost").group_by("GB")
-            whole = lost.agg(pl.sum_horizontal(pl.col("noticed", "then").cast(pl.Float64)).median().alias("seconds")).sort(
-                "GB"
-            )
+            seconds = pl.col("noticed").cast(pl.Float64) + pl.col("then").cast(pl.Float64)
+            whole = lost.agg(seconds.median().alias("seconds")).sort("GB")
             axes.plot(whole["GB"], whole["seconds"], "o-", color=color, label=system)
         axes.set(title=workload, xlabel="GB of state", ylabel="s from the loss of a host to the end of a micro-batch")
         axes.set_ylim(bottom=0)

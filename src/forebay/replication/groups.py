@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 LEAST_APART = 2.5
 """A unit goes from one host to another if these are so many times its size apart: 2 would make no difference in the end."""
@@ -24,7 +24,7 @@ CHANGED_SECONDS = 10.0
 Unit = TypeVar("Unit", bound=Hashable)
 
 
-class Sizes:
+class Sizes(Generic[Unit]):
     """The sizes of units as they were, until one of them is quite another.
 
     State grows and is compacted all the time, and groups must not change each time.
@@ -37,7 +37,7 @@ class Sizes:
     """
 
     def __init__(self) -> None:
-        self._sizes: dict[Any, int] = {}
+        self._sizes: dict[Unit, int] = {}
         self._since: float | None = None
 
     def take(self, sizes: Mapping[Unit, int], now: float) -> Mapping[Unit, int]:

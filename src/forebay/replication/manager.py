@@ -121,7 +121,7 @@ class Manager(Service):
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
-        self._sizes = groups.Sizes()
+        self._sizes = groups.Sizes[Unit]()
         self._placed: dict[str, Unit] = {}
         self._guests: dict[Unit, Counter[str]] = {}
         self._shunned: dict[str, float] = {}

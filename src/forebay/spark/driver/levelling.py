@@ -15,7 +15,7 @@ PATIENCE = 5.0
 """if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
 are needed in any case;"""
 REST, LEAST_AT_REST = 20, PATIENCE / 2
-"""and for so many after a handover for that reason only those count that count for as much as the second."""
+"""and for so many after a handover for that reason only those count that count for more than the second."""
 SLOW = 3.0
 """An overloaded executor is slow if it needs so many times as long for a row as the others, in these together."""
 LEAST_LOAD = 100.0
@@ -101,7 +101,7 @@ def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Plac
         own[partition_of(vnode, partitions)] += times
     found = Work(here, {}, *(dict.fromkeys(own, 0.0) for _ in range(3)))
     for executor in executors:
-        mine = [partition for partition, at in here.items() if at == executor]
+        mine = _at(executor, here)
         found.load[executor] = covered((each.began, each.ended) for partition in mine for each in own[partition])
         alone = {partition: sum(each.ended - each.began for each in own[partition]) for partition in mine}
         together = sum(alone.values())

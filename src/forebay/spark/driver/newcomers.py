@@ -12,7 +12,7 @@ DISMISSED_SECONDS, LONGEST_DISMISSED_SECONDS = 600.0, 7200.0
 
 
 class Newcomers:
-    """The executors of a query that have not been given partitions yet.
+    """The executors of a query that have not been given partitions yet, or whose partitions were taken from them.
 
     Those that are there when the query begins have their share by Spark's own doing.
 
@@ -55,7 +55,7 @@ class Newcomers:
 
     @property
     def waiting(self) -> set[str]:
-        """Those to which a scale-out has failed."""
+        """Those to which a scale-out has failed, or that were dismissed."""
         return set(self._waits)
 
     def settled(self, executors: Iterable[str]) -> None:

@@ -56,7 +56,7 @@ class Policies:
         self._handover, self._steering = handover, handover.steering
         self._root, self._acting, self._published = root, acting, 0.0
         self._newcomers = Newcomers()
-        self._measured = Levelling()
+        self._overloads = Levelling()
         self._looked = -1
         self._hosts: set[str] = set()
         self._enlisting: threading.Thread | None = None
@@ -170,21 +170,21 @@ class Policies:
         if progress is None or progress["batchId"] <= self._looked or len(executors) < 2:
             return
         self._looked = batch = progress["batchId"]
-        here = self._handover.steering.placement()
+        here = self._steering.placement()
         worked = metrics.worked(str(self._handover.query.id), batch)
-        work = measured(worked, self._handover.steering.partitions, here, [each.id for each in executors])
-        overload = self._measured.take(batch, work)
+        work = measured(worked, self._steering.partitions, here, [each.id for each in executors])
+        overload = self._overloads.take(batch, work)
         if overload is None:
             return
         if overload.slow:
-            self._measured.rest(batch)
+            self._overloads.rest(batch)
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
         near, load = self._handover.near(executors), overload.work.load
         cores, weights = dict.fromkeys(load, 1), overload.work.work
         move = best_move(here, load, cores, near, weights, near_first=True, least_gain=LEAST_GAIN)
         if move is not None:
-            self._measured.rest(batch)
+            self._overloads.rest(batch)
             self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
 
     def _dismiss(self, executor: str, here: Mapping[int, str | None], executors: list[Executor]) -> None:
