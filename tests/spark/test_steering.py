@@ -210,7 +210,7 @@ def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
         query.stop()
 
 
-def test_an_executor_that_is_warmed_has_read_from_the_sources(spark, tmp_path):
+def test_an_executor_that_is_warmed_has_read_from_the_sources(spark, tmp_path, caplog):
     def read():
         listed = spark._jsc.sc().statusStore().executorList(True)
         return sum(listed.apply(number).totalInputBytes() for number in range(listed.length()))
@@ -222,9 +222,12 @@ def test_an_executor_that_is_warmed_has_read_from_the_sources(spark, tmp_path):
     query = sessions(stream).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         query.processAllAvailable()
-        before = read()
-        Steering(query).warm(["driver"])
+        before, told = read(), [query.lastProgress.numInputRows, fb.progress(query)]
+        with caplog.at_level("INFO", "forebay"):
+            Steering(query).warm(["driver"])
         assert read() > before
+        assert [query.lastProgress.numInputRows, fb.progress(query)] == told
+        assert caplog.messages == []  # which would say what could not be done
     finally:
         query.stop()
         spark.conf.unset(no_data)

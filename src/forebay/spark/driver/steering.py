@@ -42,7 +42,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
-from forebay.spark.driver import warming
+from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
 from forebay.store.archive import archive_at
 
@@ -200,10 +200,10 @@ class Steering:
     def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
         """Have executors ready for tasks of operators, before state partitions move there.
 
-        Python workers are started, with forebay's modules loaded, and Spark loads what it needs for an operator, its state
-        store and the readers of the query's sources too. It returns when they are ready. These are small Spark jobs of their
-        own for each executor, which take free cores there for some seconds; Spark ends workers that nobody has used for a
-        minute.
+        They read and pack some of what the last micro-batch has read, load what Spark keeps of a state partition, and run an
+        operator that does nothing, in Python workers with forebay's modules loaded. It returns when they are ready. These
+        are Spark jobs of their own for each executor, which take free cores there for some seconds; Spark ends workers that
+        nobody has used for a minute.
 
         Parameters
         ----------
@@ -216,7 +216,7 @@ class Steering:
         for executor in self.executors():
             if executor.id in wanted:
                 location = f"executor_{executor.host}_{executor.id}"
-                warming.warm(self._execution, location, executor.cores, len(self.operators), place)
+                Warming(self._execution, location, executor.cores).warm(self.operators, place)
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""

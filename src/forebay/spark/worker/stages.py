@@ -62,8 +62,9 @@ def packer(
         modes: dict[str, Any] = {"updating": updating, "hashed": hashed, "spread": spread, "fired_until": fired_until}
         for vnode, blob in pack(batches, loaded, vnodes, **modes, task=task.number(), packed=done):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
-        if reporter is not None and done.rows:
-            _report(reporter, stored, done)
+        batch = startup.local_property("streaming.sql.batchId")  # not there while an executor is warmed
+        if reporter is not None and done.rows and batch:
+            _report(reporter, stored, int(batch), done)
 
     return pack_batches
 
@@ -82,10 +83,10 @@ def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
     return NEVER if watermark is None else watermark * 1000
 
 
-def _report(reporter: Accumulator[Any], layout: Layout, done: Packed) -> None:
+def _report(reporter: Accumulator[Any], layout: Layout, batch: int, done: Packed) -> None:
     """Tell the driver what a task has packed, as the work of a virtual node that there is not."""
     operator = (task.directories(layout) or [layout_id(layout)])[0]
-    query, batch = startup.local_property("sql.streaming.queryId"), int(startup.local_property("streaming.sql.batchId") or 0)
+    query = startup.local_property("sql.streaming.queryId")
     told = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined, "hottestKeyRows": done.hottest}
     reporter.add({(str(query), batch, operator, PACKING - task.number()): told})
 
