@@ -104,7 +104,7 @@ class Warming:
         keyed.transformWithStateInPandas(Warmed(), "key int", "append", "none").collect()  # where the shuffled rows are
 
     def _before_shuffles(self, plan: Any) -> list[Any]:
-        """The parts of a plan below its shuffles that come from sources alone: without another shuffle, and without state."""
+        """The parts of a plan below its shuffles that come from sources alone: no other shuffle and no state is in them."""
         children = _children(plan)
         if self._is(plan, _SHUFFLE) and not any(self._is(node, *_APART) for node in _nodes(children[0])):
             return children
@@ -125,7 +125,7 @@ class Warming:
             yield
         finally:
             for name, earlier in before.items():
-                self._context.setLocalProperty(name, earlier)
+                self._context.setLocalProperty(name, earlier)  # type: ignore[arg-type]  # None unsets it
 
     def _run(self, rows: Any, parts: int, slots: int) -> None:
         """Have slots of the executor make parts of some rows, which get no further than a Python worker."""
