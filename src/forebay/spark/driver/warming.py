@@ -78,11 +78,10 @@ class Warming:
         last = self._execution.lastExecution()
         if last is None:
             return
-        with self._as_of_the_query():
+        with _if_possible("pack what has been packed"), self._as_of_the_query():
             for part in self._before_shuffles(last.executedPlan().clone()):  # whose metrics are not the query's
-                with _if_possible("pack what it has packed"):
-                    packed = part.execute()
-                    self._run(packed, min(ROUNDS, packed.getNumPartitions()), self._cores)
+                packed = part.execute()
+                self._run(packed, min(ROUNDS, packed.getNumPartitions()), self._cores)
 
     def _load_state(self, operators: list[int]) -> None:
         """Load what Spark itself keeps of a state partition."""
@@ -116,14 +115,22 @@ class Warming:
     @contextlib.contextmanager
     def _as_of_the_query(self) -> Iterator[None]:
         """Tasks know of their query what those of a micro-batch know, but for a micro-batch: they count for none."""
-        told = dict(self._execution.sparkSessionForStream().conf().getAllAsJava())
+        session = self._execution.sparkSessionForStream()
+        told = dict(session.conf().getAllAsJava())
         told["sql.streaming.queryId"] = self._execution.id().toString()
         before = {name: self._context.getLocalProperty(name) for name in told}
+        sessions = getattr(self._jvm, "org.apache.spark.sql.classic.SparkSession")
+        active = sessions.getActiveSession()
         try:
+            sessions.setActiveSession(session)  # plans that are copied look for it
             for name, value in told.items():
                 self._context.setLocalProperty(name, value)
             yield
         finally:
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+            else:
+                sessions.clearActiveSession()
             for name, earlier in before.items():
                 self._context.setLocalProperty(name, earlier)  # type: ignore[arg-type]  # None unsets it
 
