@@ -1,12 +1,15 @@
 """State partitions that move between executors while their query goes on."""
 
 import os
+import shutil
+import threading
 import time
+import uuid
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import forebay as fb
@@ -100,6 +103,13 @@ class Run:
         ]
 
 
+def tasks(spark):
+    """How many tasks each executor has run so far."""
+    spark._jsc.sc().listenerBus().waitUntilEmpty()
+    listed = spark._jsc.sc().statusStore().executorList(True)
+    return {listed.apply(number).id(): listed.apply(number).totalTasks() for number in range(listed.length())}
+
+
 def to_and_fro(spark, cluster, kind):
     """Move all partitions to one executor and to the other."""
     run, seen = Run(spark, f"{cluster.directory}/{kind.__name__}", kind), []
@@ -107,7 +117,10 @@ def to_and_fro(spark, cluster, kind):
     run.push()
     steering = run.steering
     for executor in steering.executors():
+        before = tasks(spark)
         steering.warm([executor.id])
+        warmed = [name for name, count in tasks(spark).items() if count > before[name]]
+        assert warmed == [executor.id]
         steering.steer(dict.fromkeys(range(steering.partitions), executor.id))
         seen.append([run.host(executor.id), run.push(), run.push(), list(steering.placement().values())])
     return [seen, len(steering.operators), *run.end()]
@@ -212,29 +225,80 @@ def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
         query.stop()
 
 
-def test_an_executor_that_is_warmed_has_read_from_the_sources(spark, tmp_path, caplog):
-    def read():
-        listed = spark._jsc.sc().statusStore().executorList(True)
-        return sum(listed.apply(number).totalInputBytes() for number in range(listed.length()))
+def marking(directory):
+    """A function of batches that leaves a file for each, whose name ends with the number of its rows."""
 
-    no_data = "spark.sql.streaming.noDataMicroBatches.enabled"
+    def mark(frames):
+        for frame in frames:
+            (directory / f"{uuid.uuid4()}-{len(frame)}").touch()
+            yield frame
+
+    return mark
+
+
+def from_files(spark, directory, push):
+    """Two micro-batches, the second of 3 rows."""
     rows = spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key")
-    rows.coalesce(1).write.parquet(str(tmp_path / "in"))
-    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")).withWatermark("ts", "1 second")
+    rows.coalesce(1).write.parquet(str(directory))
+    query = push(spark.readStream.schema(SCHEMA).parquet(str(directory)))
+    query.processAllAvailable()
+    rows.where("id < 3").coalesce(1).write.mode("append").parquet(str(directory))
+    query.processAllAvailable()
+    return query, 3
+
+
+def from_a_source_of_another_kind(spark, _, push):
+    """One micro-batch of 5 rows."""
+    rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).option("numPartitions", 1).load()
+    query = push(rates.selectExpr("timestamp ts", "value key"))
+    while not query.lastProgress:
+        query.awaitTermination(0.1)
+    return query, 5
+
+
+@pytest.mark.parametrize("source", [from_files, from_a_source_of_another_kind])
+def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, tmp_path, caplog, source):
+    def push(stream):
+        marked = stream.mapInPandas(marking(marks), "ts timestamp, key long").withWatermark("ts", "1 second")
+        writer = sessions(marked).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(processingTime="0 seconds" if source is from_files else "1 hour").start()
+
+    no_data, marks = "spark.sql.streaming.noDataMicroBatches.enabled", tmp_path / "marks"
+    marks.mkdir()
     spark.conf.set(no_data, "false")
-    query = sessions(stream).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query, last = source(spark, tmp_path / "in", push)
     try:
-        query.processAllAvailable()
-        rows.where("id < 3").coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
-        query.processAllAvailable()
-        before, told = read(), fb.recentMetrics(query)
+        before, told, state = {*marks.iterdir()}, fb.recentMetrics(query), {*(tmp_path / "checkpoint").rglob("*")}
         with caplog.at_level("INFO", "forebay"):
-            warming = Thread(target=lambda: Steering(query).warm(["driver"]))  # which knows of no session
-            warming.start()
-            warming.join()
-        assert read() > before
+            Steering(query).warm(["driver"])
+        packed = {*marks.iterdir()} - before
+        assert [path.name.rpartition("-")[2] for path in packed] == [str(last)] * 2  # by each slot
         assert fb.recentMetrics(query) == told
+        assert {*(tmp_path / "checkpoint").rglob("*")} == state
         assert caplog.messages == []  # which would say what could not be done
+        assert spark.sparkContext.getLocalProperty("sql.streaming.queryId") is None
+        assert SparkSession.getActiveSession()._jsparkSession.equals(spark._jsparkSession)
+        warming = threading.Thread(target=lambda: Steering(query).warm(["driver"]))  # one that has no session
+        warming.start()
+        warming.join()
+        assert len({*marks.iterdir()} - before) == 4
     finally:
         query.stop()
         spark.conf.unset(no_data)
+
+
+def test_an_executor_is_warmed_though_the_rows_of_the_last_micro_batch_have_gone(spark, tmp_path, caplog):
+    rows = spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key")
+    rows.write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "in")).withWatermark("ts", "1 hour")
+    query = sessions(stream).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        shutil.rmtree(tmp_path / "in")
+        with caplog.at_level("INFO", "forebay"):
+            Steering(query).warm(["driver"])
+        assert [message.partition(": ")[0] for message in caplog.messages] == [
+            "an executor that is made ready could not pack what has been packed"
+        ]
+    finally:
+        query.stop()

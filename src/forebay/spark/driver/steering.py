@@ -202,8 +202,8 @@ class Steering:
 
         They read and pack some of what the last micro-batch has read, load what Spark keeps of a state partition, and run an
         operator that does nothing, in Python workers with forebay's modules loaded. It returns when they are ready. These
-        are Spark jobs of their own for each executor, which take free cores there for some seconds; Spark ends workers that
-        nobody has used for a minute.
+        are Spark jobs of their own for each executor, which take free cores there, for a minute or more where there is
+        little CPU; Spark ends workers that nobody has used for a minute.
 
         Parameters
         ----------

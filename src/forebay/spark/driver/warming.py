@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -19,17 +21,25 @@ from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.spark.worker.operator import STATE
+from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.spark.worker.warming import Warmed, warmer
 from forebay.state.places import Place
 
 ROUNDS = 3
 """So many parts of a micro-batch's input each slot packs: what is interpreted at first is compiled after some."""
 
-_KEYS = 32
-"""So many keys each slot hands to the operator, so that all of its tasks have rows of that executor, and run there."""
+SECONDS = 60.0
+"""So long that may take, however large they are."""
 
-_SHUFFLE = "org.apache.spark.sql.execution.exchange.ShuffleExchangeLike"
-_APART = (_SHUFFLE, "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator")
+_KEYS = 32
+"""So many keys each slot hands to each task of the operator, so that all of them have rows and run where those are."""
+
+_EXECUTION = "org.apache.spark.sql.execution"
+_SHUFFLE, _BROADCAST, _REUSED = (
+    f"{_EXECUTION}.exchange.{name}" for name in ("ShuffleExchangeLike", "BroadcastExchangeLike", "ReusedExchangeExec")
+)
+_STATEFUL = f"{_EXECUTION}.streaming.operators.stateful.StatefulOperator"
+_SCAN = f"{_EXECUTION}.datasources.v2.MicroBatchScanExec"
 
 _log = logging.getLogger("forebay")
 
@@ -52,6 +62,7 @@ class Warming:
         assert jvm is not None
         assert context is not None
         self._jvm, self._context, self._execution, self._cores = jvm, context, execution, cores
+        self._session = SparkSession.builder.getOrCreate()
         slots, here = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
         here.add(location)
         for number in range(cores):
@@ -78,70 +89,106 @@ class Warming:
         last = self._execution.lastExecution()
         if last is None:
             return
-        with _if_possible("pack what has been packed"), self._as_of_the_query():
-            for part in self._before_shuffles(last.executedPlan().clone()):  # whose metrics are not the query's
-                packed = part.execute()
-                self._run(packed, min(ROUNDS, packed.getNumPartitions()), self._cores)
+        tag = f"forebay-{uuid.uuid4()}"
+        late = threading.Timer(SECONDS, lambda: self._context.cancelJobsWithTag(tag))
+        late.start()
+        try:
+            with _if_possible("pack what has been packed"), self._as_of_the_query({"spark.job.tags": tag}):
+                for part in self._packing(last.executedPlan()):
+                    packed = self._copied(part).execute()
+                    for number in range(min(ROUNDS, packed.getNumPartitions())):
+                        self._run(packed, number, self._cores)
+        finally:
+            late.cancel()
 
     def _load_state(self, operators: list[int]) -> None:
         """Load what Spark itself keeps of a state partition."""
-        session = SparkSession.builder.getOrCreate()
-        with _if_possible("load Spark's state"):
-            reader = session.read.format("statestore").option("operatorId", min(operators)).option("stateVarName", STATE)
-            state = reader.load(self._execution.resolvedCheckpointRoot())
-            self._run(state._jdf.queryExecution().toRdd(), 1, 1)
+        reader = self._execution.sparkSessionForStream().cloneSession().read().format("statestore")
+        for operator in operators:  # of which Spark's own have no such variable
+            with _if_possible(f"load Spark's state of operator {operator}"):
+                reader = reader.option("operatorId", str(operator)).option("stateVarName", STATE)
+                self._run(reader.load(self._execution.resolvedCheckpointRoot()).queryExecution().toRdd(), 0, 1)
+                return
 
     def _run_operator(self, operators: int, place: Place | None) -> None:
         """Have Python workers with forebay's modules, and all that Spark needs for an operator, its state store too."""
         session = self._execution.sparkSessionForStream().cloneSession()
         session.conf().set("spark.sql.shuffle.partitions", str(self._cores))
         strings = self._jvm.org.apache.spark.sql.Encoders.STRING()
-        ready = DataFrame(session.createDataset(self._slots, strings).toDF(), SparkSession.builder.getOrCreate())
+        ready = DataFrame(session.createDataset(self._slots, strings).toDF(), self._session)
         for _ in range(1 + operators):  # a task of an operator has a worker for each of its Python functions
             ready = ready.mapInArrow(warmer(place), ready.schema)
-        keyed = ready.selectExpr(f"explode(sequence(1, {_KEYS})) AS key").groupBy("key")
-        keyed.transformWithStateInPandas(Warmed(), "key int", "append", "none").collect()  # where the shuffled rows are
+        keyed = ready.selectExpr(f"explode(sequence(1, {_KEYS * self._cores})) AS key").groupBy("key")
+        try:
+            keyed.transformWithStateInPandas(Warmed(), "key int", "append", "none").collect()
+        except PySparkException as error:
+            ready.collect()
+            _log.info("an executor could only be warmed in part: %s", error)
 
-    def _before_shuffles(self, plan: Any) -> list[Any]:
-        """The parts of a plan below its shuffles that come from sources alone: no other shuffle and no state is in them."""
+    def _packing(self, plan: Any) -> list[Any]:
+        """The parts of a plan that pack what comes from sources: each is below a shuffle, and has no other one within it."""
         children = _children(plan)
-        if self._is(plan, _SHUFFLE) and not any(self._is(node, *_APART) for node in _nodes(children[0])):
-            return children
-        return [part for child in children for part in self._before_shuffles(child)]
+        if self._is(plan, _SHUFFLE):
+            output = children[0].output()
+            columns = {output.apply(number).name() for number in range(output.length())}
+            apart = any(self._is(node, _SHUFFLE, _STATEFUL, _REUSED) for node in _nodes(children[0]))
+            if columns == {VNODE, PAYLOAD} and not apart:
+                return children
+        return [part for child in children for part in self._packing(child)]
+
+    def _copied(self, plan: Any) -> Any:
+        """The same plan with metrics of its own. Sources are not asked again: they may be at work for the query."""
+        if self._is(plan, _SCAN) and not plan.supportsColumnar():
+            return self._jvm.org.apache.spark.sql.execution.RDDScanExec(
+                plan.output(),
+                plan.inputRDD(),
+                "source",
+                plan.outputPartitioning(),
+                plan.outputOrdering(),
+                self._jvm.scala.Option.empty(),
+            )
+        children = _children(plan)
+        if self._is(plan, _BROADCAST):
+            return plan
+        if not children:
+            return plan.clone()
+        return plan.withNewChildren(self._jvm.PythonUtils.toSeq([self._copied(child) for child in children]))
 
     def _is(self, node: Any, *names: str) -> bool:
         return any(self._jvm.java.lang.Class.forName(name).isInstance(node) for name in names)
 
     @contextlib.contextmanager
-    def _as_of_the_query(self) -> Iterator[None]:
+    def _as_of_the_query(self, properties: Mapping[str, str]) -> Iterator[None]:
         """Tasks know of their query what those of a micro-batch know, but for a micro-batch: they count for none."""
         session = self._execution.sparkSessionForStream()
-        told = dict(session.conf().getAllAsJava())
+        told: dict[str, str | None] = {**session.conf().getAllAsJava(), **properties}
         told["sql.streaming.queryId"] = self._execution.id().toString()
+        told["spark.jobGroup.id"] = self._execution.runId().toString()  # with which Spark ends them, too
+        told["streaming.sql.batchId"] = None
         before = {name: self._context.getLocalProperty(name) for name in told}
         sessions = getattr(self._jvm, "org.apache.spark.sql.classic.SparkSession")
         active = sessions.getActiveSession()
         try:
             sessions.setActiveSession(session)  # plans that are copied look for it
-            for name, value in told.items():
-                self._context.setLocalProperty(name, value)
+            self._tell(told)
             yield
         finally:
+            self._tell(before)
             if active.isDefined():
                 sessions.setActiveSession(active.get())
             else:
                 sessions.clearActiveSession()
-            for name, earlier in before.items():
-                self._context.setLocalProperty(name, earlier)  # type: ignore[arg-type]  # None unsets it
 
-    def _run(self, rows: Any, parts: int, slots: int) -> None:
-        """Have slots of the executor make parts of some rows, which get no further than a Python worker."""
+    def _tell(self, properties: Mapping[str, str | None]) -> None:
+        for name, value in properties.items():
+            self._context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None unsets it
+
+    def _run(self, rows: Any, part: int, slots: int) -> None:
+        """Have slots of the executor make a part of some rows, which get no further than a Python worker."""
         pairs = self._slots.toJavaRDD().cartesian(rows.toJavaRDD()).keys()
         text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark's serializers have no types
-        each = rows.getNumPartitions()
-        chosen = [slot * each + part for part in range(parts) for slot in range(slots)]
         made: RDD[str] = RDD(pairs, self._context, text)
-        self._context.runJob(made, _count, chosen)
+        self._context.runJob(made, _count, [slot * rows.getNumPartitions() + part for slot in range(slots)])
 
 
 def _count(rows: Iterable[str]) -> list[int]:
