@@ -351,7 +351,7 @@ def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after
         times = {0: 90 if batch < 3 else 1800, 1: 90, 2: 90, 3: 90}
         overload = levelling.take(batch, levelled(dict(here), times, rows, "abcdefgh"))
         if overload is not None and overload.slow:
-            levelling.rest(batch)
+            levelling.rest(batch, dismissed=True)
             here[0], moves = "aefghaefgh"[moves + 1], moves + 1
     assert moves == 1
 
@@ -372,6 +372,34 @@ def test_an_executor_that_became_slow_in_the_middle_of_a_micro_batch_is_slow_aft
     works(loaded, 1, (2000, 2000, 1000, 1000), rows)
     works(loaded, 1, (8000, 8000, 1000, 1000), rows)
     assert loaded.asked == [(2, {0: "3", 1: "3"})]
+
+
+def test_who_was_not_slow_enough_at_first_is_slow_with_the_partitions_that_are_left(loaded):
+    rows = (100, 100, 100, 100)
+    works(loaded, 1, (20, 20, 20, 20), rows)
+    works(loaded, 2, (2500, 2500, 1000, 1000), rows)
+    ((_, (moved,)),) = loaded.asked
+    loaded.here[moved] = "3"
+    times = [1000 if partition == moved or partition > 1 else 4000 for partition in range(4)]
+    works(loaded, 4, times, rows)
+    assert loaded.asked[1:] == [(7, {1 - moved: "3"})]
+
+
+def test_who_is_slow_in_the_last_of_some_micro_batches_is_slow(loaded):
+    rows = (100, 100, 100, 100)
+    works(loaded, 1, (3000, 3000, 2000, 2000), rows)
+    works(loaded, 1, (3500, 3500, 1000, 1000), rows)
+    assert loaded.asked == [(2, {0: "3", 1: "3"})]
+
+
+def test_an_executor_that_is_left_with_a_heavy_partition_is_not_slow(loaded):
+    times, rows = (9000, 4000, 1000, 1000), (100, 400, 100, 100)
+    works(loaded, 1, (20, 20, 20, 20), rows)
+    works(loaded, 2, times, rows)
+    ((_, placement),) = loaded.asked
+    loaded.here.update(placement)
+    works(loaded, 30, times, rows)
+    assert not loaded.policies._newcomers._dismissals
 
 
 def test_what_a_dismissed_executor_does_makes_no_other_one_slow(loaded):

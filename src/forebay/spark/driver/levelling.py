@@ -15,9 +15,10 @@ PATIENCE = 5.0
 """if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
 are needed in any case;"""
 REST, LEAST_AT_REST = 20, PATIENCE / 2
-"""and for so many after a handover for that reason only those count that count for more than the second."""
-SLOW = 3.0
-"""An overloaded executor is slow if it needs so many times as long for a row as the others, in these together."""
+"""and for so many after a handover for that reason only those count that count for more than the second, unless it is slow."""
+SLOW, SUSPECTED = 3.0, 2.0
+"""An overloaded executor is slow if it needs so many times as long for a row as the others, in these together or in the
+last one. It may be slow if it needs so many times as long as the second."""
 LEAST_LOAD = 100.0
 """An executor is not overloaded while it works for fewer milliseconds in a micro-batch."""
 
@@ -75,8 +76,8 @@ class Work:
             self.here, load, *({each: some + before[each] / 2 for each, some in now.items()} for now, before in pairs)
         )
 
-    def is_slow(self, usual: Mapping[int, float]) -> bool:
-        """Whether it is the busiest executor that is slow, and not its partitions that are heavy.
+    def is_slow(self, usual: Mapping[int, float], slow: float = SLOW) -> bool:
+        """Whether it is the busiest executor that is so slow, and not its partitions that are heavy.
 
         All of them take much longer for a row than those of the others: by their shares of its time, in which each waits for
         the longest one, and by their own, in which they wait for each other where processors are few. A single one may do
@@ -89,9 +90,9 @@ class Work:
         rows = sum(self.rows[partition] for partition in others)
         for times in (self.work, self.alone):
             elsewhere = sum(times[partition] for partition in others) / rows
-            if min(times[partition] / self.rows[partition] for partition in mine) < SLOW * elsewhere:
+            if min(times[partition] / self.rows[partition] for partition in mine) < slow * elsewhere:
                 return False
-        return len(mine) > 1 or all(self.paces[each] >= SLOW * usual.get(each, self.paces[each]) for each in mine)
+        return len(mine) > 1 or all(self.paces[each] >= slow * usual.get(each, self.paces[each]) for each in mine)
 
 
 def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Placement, executors: Collection[str]) -> Work:
@@ -145,7 +146,7 @@ class Levelling:
     """
 
     def __init__(self) -> None:
-        self._counts = 0.0
+        self._counts = self._firm = 0.0
         self._work: Work | None = None
         self._here: Placement = {}
         self._usual: dict[int, float] = {}
@@ -163,28 +164,34 @@ class Levelling:
         if before != work.here:
             return None
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
-        least = LEAST_AT_REST if batch < self._rested else 1.0
-        calm = counts <= least or work.load[work.busiest] <= LEAST_LOAD
+        calm = counts <= 1.0 or work.load[work.busiest] <= LEAST_LOAD
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
         if calm or busiest != work.busiest:
             self._forget()
         if calm:
             return None
         self._counts += counts
+        self._firm = self._firm + counts if batch >= self._rested or counts > LEAST_AT_REST else 0.0
         self._work = work.after(self._work)
         if self._counts < PATIENCE:
             return None
-        return Overload(work.busiest, self._work.is_slow(self._usual), self._work)
+        slow = self._work.is_slow(self._usual) or work.is_slow(self._usual)
+        if not slow and self._firm < PATIENCE:
+            return None
+        return Overload(work.busiest, slow, self._work)
 
-    def rest(self, batch: int) -> None:
-        """Begin anew, since partitions go elsewhere after a micro-batch; what they took is what they are known to take."""
-        if self._work is not None:
+    def rest(self, batch: int, *, dismissed: bool) -> None:
+        """Begin anew, since partitions go elsewhere after a micro-batch: all of an executor's if it is ``dismissed``.
+
+        What they took is what they are known to take, unless the executor may have been slow, and still has some.
+        """
+        if self._work is not None and (dismissed or not self._work.is_slow(self._usual, SUSPECTED)):
             self._usual |= self._work.paces
         self._forget()
         self._rested = batch + REST
 
     def _forget(self) -> None:
-        self._counts, self._work = 0.0, None
+        self._counts, self._firm, self._work = 0.0, 0.0, None
 
 
 def _at(executor: str, here: Placement) -> list[int]:
