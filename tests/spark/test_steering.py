@@ -215,6 +215,9 @@ def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
         steering = Steering(query)
         assert [each.id for each in steering.executors()] == ["driver"]
         assert steering.placement() == {0: "driver", 1: "driver"}
+        sizes = [each.stateBytes for each in fb.handover(query).placement()]
+        assert sum(sizes) == sum(each["stateBytes"] for each in fb.recentMetrics(query)[-1]["operators"])
+        assert all(sizes)
         steering.steer({0: "driver"})
         with pytest.raises(InvalidArgument, match=r"no executor 'nobody' .* Choose one of those that stay: driver"):
             steering.steer({1: "nobody"})

@@ -30,7 +30,7 @@ class Placed:
     host : str or None
         That executor's host.
     stateBytes : int
-        Size of its state, as far as hosts keep replicas.
+        Size of its state.
     replicas : dict of str to int
         The hosts of its replica group, and by how many versions each is behind; -1 for one that is still being brought up.
     """

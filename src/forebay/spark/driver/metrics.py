@@ -7,6 +7,7 @@ Of several attempts at a task the last one that ended well counts. Totals since 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,15 @@ def worked(query: str, batch: int) -> dict[int, list[Worked]]:
         for _, tally in _of(query):
             for vnode, each in tally.worked(batch).items():
                 found.setdefault(vnode, []).append(each)
+    return found
+
+
+def state_bytes(query: str) -> Counter[int]:
+    """The bytes of the state of each virtual node, of all operators."""
+    found = Counter[int]()
+    with _lock:
+        for _, tally in _of(query):
+            found.update({vnode: int(size) for vnode, size in tally.state_bytes().items()})
     return found
 
 

@@ -143,6 +143,10 @@ class Tally:
         nodes = next((nodes for told, nodes in ((self.batch, self.nodes), self._before) if told == batch), {})
         return {vnode: _worked(told) for vnode, told in nodes.items() if vnode > IDLE}
 
+    def state_bytes(self) -> dict[int, float]:
+        """The bytes of the state of each virtual node."""
+        return {vnode: sizes["stateBytes"] for vnode, sizes in self._sizes.items()}
+
     def _open(self, vnode: int, opened: Opened) -> None:
         times = self.opened.setdefault(vnode, deque(maxlen=KEPT_OPENINGS))
         if times and times[-1].batch == opened.batch:
