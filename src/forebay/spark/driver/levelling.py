@@ -15,7 +15,7 @@ PATIENCE = 5.0
 """if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
 are needed in any case;"""
 REST, LEAST_AT_REST = 20, PATIENCE / 2
-"""and for so many after a handover for that reason only those count that count for more than the second, unless it is slow."""
+"""and for so many after a handover for that reason only those that count for more than the second, unless it is slow."""
 SLOW, SUSPECTED = 3.0, 2.0
 """An overloaded executor is slow if it needs so many times as long for a row as the others, in these together or in the
 last one. It may be slow if it needs so many times as long as the second."""
