@@ -183,7 +183,7 @@ def test_python_functions_go_on_after_a_restart(growing, tmp_path, holistic):
     assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
 
 
-@pytest.mark.parametrize("begun", ["now", "before windows were spread"])
+@pytest.mark.parametrize("begun", [pytest.param("now", marks=pytest.mark.slow), "before windows were spread"])
 def test_windows_without_keys_stay_where_they_were_begun(growing, tmp_path, monkeypatch, begun):
     aggregates = [fb.count("*").alias("n"), fb.median("i"), fb.sum("i")]
 

@@ -177,7 +177,8 @@ def micro_batches(results, checkpoint, *, failing=False):
         return kept
 
 
-@pytest.mark.parametrize("frame", ["a time", pytest.param("rows", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("frame", ["a time", "rows"])
 def test_every_batch_fails_once_after_its_state_is_written(stream, tmp_path, frame):
     grouped = fb.groupBy(stream.streaming("5 seconds"), fb.preceding("ts", **FRAMES[frame][0]), "key")
     results = grouped.agg(fb.current("u"), fb.median("x").alias("m"), fb.count("*"), fb.when("m > 40"))

@@ -181,6 +181,7 @@ def test_no_row_data_is_left_when_the_last_window_has_fired(stream, tmp_path, ag
     assert sum(rows) <= 2  # and the one before it, until the next batch
 
 
+@pytest.mark.slow
 def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_path):
     checkpoint = tmp_path / "ck"
 
