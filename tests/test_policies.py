@@ -351,7 +351,7 @@ def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after
         times = {0: 90 if batch < 3 else 1800, 1: 90, 2: 90, 3: 90}
         overload = levelling.take(batch, levelled(dict(here), times, rows, "abcdefgh"))
         if overload is not None and overload.slow:
-            levelling.rest(batch, dismissed=True)
+            levelling.rest(batch, here)
             here[0], moves = "aefghaefgh"[moves + 1], moves + 1
     assert moves == 1
 
@@ -390,6 +390,23 @@ def test_who_is_slow_in_the_last_of_some_micro_batches_is_slow(loaded):
     works(loaded, 1, (3000, 3000, 2000, 2000), rows)
     works(loaded, 1, (3500, 3500, 1000, 1000), rows)
     assert loaded.asked == [(2, {0: "3", 1: "3"})]
+
+
+def test_who_has_more_rows_and_is_slow_for_once_is_not_slow(loaded):
+    loaded.executors.remove("3")
+    rows = (180, 180, 100, 100)
+    works(loaded, 10, (1800, 1800, 1000, 1000), rows)
+    works(loaded, 1, (7200, 7200, 1000, 1000), rows)
+    assert not loaded.policies._newcomers._dismissals
+
+
+def test_who_has_just_been_given_a_partition_may_be_slow_for_some_micro_batches(loaded):
+    rows = (100, 100, 100, 100)
+    works(loaded, 1, (20, 20, 20, 20), rows)
+    loaded.here.update({0: "3"})
+    works(loaded, 4, (4000, 1000, 1000, 1000), rows)
+    works(loaded, 10, (1000, 1000, 1000, 1000), rows)
+    assert not loaded.policies._newcomers._dismissals
 
 
 def test_an_executor_that_is_left_with_a_heavy_partition_is_not_slow(loaded):

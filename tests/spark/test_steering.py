@@ -239,6 +239,13 @@ def marking(directory):
     return mark
 
 
+def read_by(query):
+    """How many rows the sources of the last micro-batch have given, as Spark counts them."""
+    leaves = query._jsq.streamingQuery().lastExecution().executedPlan().collectLeaves()
+    metrics = [leaves.apply(number).metrics().get("numOutputRows") for number in range(leaves.length())]
+    return sum(each.get().value() for each in metrics if each.isDefined())
+
+
 def from_files(spark, directory, push):
     """Two micro-batches, the second of 3 rows."""
     rows = spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key")
@@ -272,11 +279,13 @@ def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, t
     query, last = source(spark, tmp_path / "in", push)
     try:
         before, told, state = {*marks.iterdir()}, fb.recentMetrics(query), {*(tmp_path / "checkpoint").rglob("*")}
+        rows = read_by(query)
         with caplog.at_level("INFO", "forebay"):
             Steering(query).warm(["driver"])
         packed = {*marks.iterdir()} - before
         assert [path.name.rpartition("-")[2] for path in packed] == [str(last)] * 2  # by each slot
         assert fb.recentMetrics(query) == told
+        assert read_by(query) == rows > 0
         assert {*(tmp_path / "checkpoint").rglob("*")} == state
         assert caplog.messages == []  # which would say what could not be done
         assert spark.sparkContext.getLocalProperty("sql.streaming.queryId") is None

@@ -16,9 +16,11 @@ PATIENCE = 5.0
 are needed in any case;"""
 REST, LEAST_AT_REST = 20, PATIENCE / 2
 """and for so many after a handover for that reason only those that count for more than the second, unless it is slow."""
-SLOW, SUSPECTED = 3.0, 2.0
+SLOW, SUSPECTED = 3.0, 1.4
 """An overloaded executor is slow if it needs so many times as long for a row as the others, in these together or in the
-last one. It may be slow if it needs so many times as long as the second."""
+last one, and as many times as the second before that: one odd micro-batch is not enough."""
+COLD = 3
+"""So many micro-batches after it was given a partition an executor is not taken for slow: it may have to warm up."""
 LEAST_LOAD = 100.0
 """An executor is not overloaded while it works for fewer milliseconds in a micro-batch."""
 
@@ -150,6 +152,7 @@ class Levelling:
         self._work: Work | None = None
         self._here: Placement = {}
         self._usual: dict[int, float] = {}
+        self._grown: dict[str | None, int] = {}
         self._rested = -1
 
     def take(self, batch: int, work: Work) -> Overload | None:
@@ -162,6 +165,7 @@ class Levelling:
         if _at(busiest, before) != _at(busiest, work.here):
             self._forget()
         if before != work.here:
+            self._grown |= {at: batch for each, at in work.here.items() if before and before.get(each) != at}
             return None
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
         calm = counts <= 1.0 or work.load[work.busiest] <= LEAST_LOAD
@@ -172,21 +176,26 @@ class Levelling:
             return None
         self._counts += counts
         self._firm = self._firm + counts if batch >= self._rested or counts > LEAST_AT_REST else 0.0
-        self._work = work.after(self._work)
+        earlier, self._work = self._work, work.after(self._work)
         if self._counts < PATIENCE:
             return None
-        slow = self._work.is_slow(self._usual) or work.is_slow(self._usual)
+        cold = batch - self._grown.get(work.busiest, -COLD - 1) <= COLD
+        suspected = not cold and earlier is not None and earlier.is_slow(self._usual, SUSPECTED)
+        slow = suspected and (self._work.is_slow(self._usual) or work.is_slow(self._usual))
         if not slow and self._firm < PATIENCE:
             return None
         return Overload(work.busiest, slow, self._work)
 
-    def rest(self, batch: int, *, dismissed: bool) -> None:
-        """Begin anew, since partitions go elsewhere after a micro-batch: all of an executor's if it is ``dismissed``.
+    def rest(self, batch: int, going: Collection[int]) -> None:
+        """Begin anew, since partitions go elsewhere after a micro-batch.
 
-        What they took is what they are known to take, unless the executor may have been slow, and still has some.
+        What partitions took is what they are known to take, but for those that stay on an executor that may have been slow.
         """
-        if self._work is not None and (dismissed or not self._work.is_slow(self._usual, SUSPECTED)):
-            self._usual |= self._work.paces
+        if self._work is not None:
+            staying = set[int]()
+            if self._work.is_slow(self._usual, SUSPECTED):
+                staying = {*_at(self._work.busiest, self._work.here)}.difference(going)
+            self._usual |= {each: pace for each, pace in self._work.paces.items() if each not in staying}
         self._forget()
         self._rested = batch + REST
 

@@ -177,14 +177,14 @@ class Policies:
         if overload is None:
             return
         if overload.slow:
-            self._overloads.rest(batch, dismissed=True)
+            self._overloads.rest(batch, here)
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
         near, load = self._handover.near(executors), overload.work.load
         cores, weights = dict.fromkeys(load, 1), overload.work.work
         move = best_move(here, load, cores, near, weights, near_first=True, least_gain=LEAST_GAIN)
         if move is not None:
-            self._overloads.rest(batch, dismissed=False)
+            self._overloads.rest(batch, [move[0]])
             self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
 
     def _dismiss(self, executor: str, here: Mapping[int, str | None], executors: list[Executor]) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import UTF8Deserializer
@@ -30,6 +30,9 @@ ROUNDS = 3
 
 SECONDS = 60.0
 """So long that may take, however large they are."""
+
+_PACE, _PLANNED_SECONDS = 0.05, 5.0
+"""Between two looks whether a micro-batch has been planned, and how long that is waited for."""
 
 _KEYS = 32
 """So many keys each slot hands to each task of the operator, so that all of them have rows and run where those are."""
@@ -80,26 +83,37 @@ class Warming:
         place : Place or None
             Where state lives; if replicas are kept, the agent of the executor's host is started.
         """
-        self._pack()  # first, for tasks of pack come as soon as a slot is free
-        self._load_state(operators)
-        self._run_operator(len(operators), place)
-
-    def _pack(self) -> None:
-        """Read and pack some of what a micro-batch has packed, once more."""
-        last = self._execution.lastExecution()
-        if last is None:
-            return
         tag = f"forebay-{uuid.uuid4()}"
         late = threading.Timer(SECONDS, lambda: self._context.cancelJobsWithTag(tag))
         late.start()
         try:
-            with _if_possible("pack what has been packed"), self._as_of_the_query({"spark.job.tags": tag}):
-                for part in self._packing(last.executedPlan()):
-                    packed = self._copied(part).execute()
-                    for number in range(min(ROUNDS, packed.getNumPartitions())):
-                        self._run(packed, number, self._cores)
+            with self._as_of_the_query({"spark.job.tags": tag}):
+                self._pack(time.monotonic() + SECONDS)  # first, for tasks of pack come as soon as a slot is free
+                self._load_state(operators)
         finally:
             late.cancel()
+        self._run_operator(len(operators), place)
+
+    def _pack(self, deadline: float) -> None:
+        """Read and pack some of what a micro-batch has packed, once more."""
+        with _if_possible("pack what has been packed"):
+            last = self._planned()
+            for part in self._packing(last.executedPlan()) if last is not None else ():
+                packed = self._copied(part).execute()
+                for number in range(min(ROUNDS, packed.getNumPartitions())):
+                    if time.monotonic() < deadline:
+                        self._run(packed, number, self._cores)
+
+    def _planned(self) -> Any | None:
+        """A micro-batch whose tasks have begun or ended: the query's own thread has planned it, and asked the sources."""
+        run, deadline = self._execution.runId().toString(), time.monotonic() + _PLANNED_SECONDS
+        while time.monotonic() < deadline:
+            last, tracker = self._execution.lastExecution(), self._context.statusTracker()
+            ended = not self._execution.status().isTriggerActive()
+            if ended or {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobsIds()}:
+                return last
+            time.sleep(_PACE)
+        return None
 
     def _load_state(self, operators: list[int]) -> None:
         """Load what Spark itself keeps of a state partition."""
@@ -131,14 +145,17 @@ class Warming:
         if self._is(plan, _SHUFFLE):
             output = children[0].output()
             columns = {output.apply(number).name() for number in range(output.length())}
-            apart = any(self._is(node, _SHUFFLE, _STATEFUL, _REUSED) for node in _nodes(children[0]))
-            if columns == {VNODE, PAYLOAD} and not apart:
+            if columns == {VNODE, PAYLOAD} and not any(self._stands_apart(node) for node in _nodes(children[0])):
                 return children
         return [part for child in children for part in self._packing(child)]
 
+    def _stands_apart(self, node: Any) -> bool:
+        """Whether a part with such a node cannot be run again by itself."""
+        return self._is(node, _SHUFFLE, _STATEFUL, _REUSED) or (self._is(node, _SCAN) and bool(node.supportsColumnar()))
+
     def _copied(self, plan: Any) -> Any:
         """The same plan with metrics of its own. Sources are not asked again: they may be at work for the query."""
-        if self._is(plan, _SCAN) and not plan.supportsColumnar():
+        if self._is(plan, _SCAN):
             return self._jvm.org.apache.spark.sql.execution.RDDScanExec(
                 plan.output(),
                 plan.inputRDD(),
@@ -152,7 +169,8 @@ class Warming:
             return plan
         if not children:
             return plan.clone()
-        return plan.withNewChildren(self._jvm.PythonUtils.toSeq([self._copied(child) for child in children]))
+        copied = self._jvm.PythonUtils.toSeq([self._copied(child) for child in children])
+        return plan.withNewChildrenInternal(copied.toIndexedSeq())  # else it gives itself, for its children are equal
 
     def _is(self, node: Any, *names: str) -> bool:
         return any(self._jvm.java.lang.Class.forName(name).isInstance(node) for name in names)
@@ -209,5 +227,5 @@ def _nodes(plan: Any) -> Iterator[Any]:
 def _if_possible(what: str) -> Iterator[None]:
     try:
         yield
-    except (Py4JError, PySparkException) as error:  # files of the source have gone, or the executor has been lost
+    except Exception as error:  # as when files of the source have gone, or the executor has been lost
         _log.info("an executor that is made ready could not %s: %s", what, error)
