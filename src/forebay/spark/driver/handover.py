@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -28,7 +27,6 @@ from forebay.spark.driver.handed import Handed, Placed, Records
 from forebay.spark.driver.openings import Opening
 from forebay.spark.driver.patience import Patience
 from forebay.spark.driver.steering import Executor, Steering
-from forebay.spark.worker.vnodes import partition_of
 
 if TYPE_CHECKING:
     from forebay.replication.manager import Partition
@@ -122,13 +120,13 @@ class Handover:
         """Where each state partition is, and its replicas."""
         executors = {each.id: each.host for each in self.steering.executors()}
         state = {each.number: each for each in self._partitions()}
-        sizes = self._sizes() if not state else {}
+        told = metrics.state_bytes(str(self.query.id), self.steering.partitions)
         found = []
         for partition, executor in self.steering.placement().items():
             known = state.get(partition)
             lags = {host: lag.versions if lag.complete else -1 for host, lag in known.replicas.items()} if known else {}
             host = executors.get(executor or "")
-            found.append(Placed(partition, executor, host, known.bytes if known else sizes.get(partition, 0), lags))
+            found.append(Placed(partition, executor, host, known.bytes if known else told[partition], lags))
         return found
 
     def move(self, partitions: int | Iterable[int], executor: str, *, timeout: float | timedelta | None = None) -> Handed:
@@ -287,13 +285,6 @@ class Handover:
 
     def _partitions(self) -> list[Partition]:
         return self._manager.partitions(self._held) if self._manager is not None else []
-
-    def _sizes(self) -> dict[int, int]:
-        """The bytes of the state of each partition, by what the query's tasks have told."""
-        found = Counter[int]()
-        for vnode, size in metrics.state_bytes(str(self.query.id)).items():
-            found[partition_of(vnode, self.steering.partitions)] += size
-        return found
 
     def _moving(self, placement: Mapping[int, str], executors: Collection[str]) -> dict[int, str]:
         """Those of a placement that are elsewhere now."""

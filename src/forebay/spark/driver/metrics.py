@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from forebay.spark.driver.tally import Opened, Tally, Worked
+from forebay.spark.worker.vnodes import partition_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -141,12 +142,13 @@ def worked(query: str, batch: int) -> dict[int, list[Worked]]:
     return found
 
 
-def state_bytes(query: str) -> Counter[int]:
-    """The bytes of the state of each virtual node, of all operators."""
+def state_bytes(query: str, partitions: int) -> Counter[int]:
+    """The bytes of the state of each state partition, of all operators."""
     found = Counter[int]()
     with _lock:
         for _, tally in _of(query):
-            found.update({vnode: int(size) for vnode, size in tally.state_bytes().items()})
+            for vnode, size in tally.state_bytes().items():
+                found[partition_of(vnode, partitions)] += int(size)
     return found
 
 
