@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from loopback_hosts import LAYOUT, QUERY, append, hosts, values, wait_for
 
-from forebay.errors import CorruptState, ReplicationError
+from forebay.errors import CorruptState, ReplicationError, StateDirectoryError
 from forebay.replication import chain
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peers
@@ -171,3 +171,22 @@ def test_a_host_that_gave_a_damaged_file_back_does_not_count_until_it_has_anothe
 def test_an_offer_that_is_none(offer):
     with pytest.raises(ReplicationError, match="are all hosts on one forebay release"):
         chain.offer_of(offer)
+
+
+def test_who_cannot_store_says_why_though_the_sender_goes_on(tmp_path, monkeypatch):
+    """The sender has credits for the other files when the first one is refused."""
+    with hosts(tmp_path, replicas=0, uploading=False) as some:
+        some.start(0)
+        agent = some.listen(1)
+        store = some.open(0, None)
+        for number in range(6):
+            version = append(store, *range(300_000), slice_=number)
+
+        def full(instance, name, size):
+            raise StateDirectoryError("no room")
+
+        monkeypatch.setattr(agent._holdings, "receiving", full)
+        for _ in range(20):
+            offers = offers_of(some, version)[1:]
+            outcome = chain.send(Peers("a secret"), Holdings(some.disk(0)), offers, [agent.address])
+            assert outcome.failed == {agent.address: "no room"}

@@ -23,7 +23,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
@@ -220,7 +219,7 @@ class Agent(Service):
                 self._note(offer.instance, made, own=False)
         except ForebayError as error:
             _log.warning("%s", error)
-            writer.write_metadata(pa.py_buffer(json.dumps({"refused": str(error)}).encode()))
+            chain.refuse(reader, writer, str(error))
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Serve files of an instance, one after the other."""

@@ -202,6 +202,17 @@ def receive(
     return (made, size) if made else None
 
 
+def refuse(reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter, reason: str) -> None:
+    """Tell the sender why nothing more is stored, and take what it sends until it hears that.
+
+    A sender whose writing fails does not get to read what was said before.
+    """
+    _say(writer, refused=reason)
+    with contextlib.suppress(StopIteration, pa.ArrowException, OSError):
+        while True:
+            reader.read_chunk()
+
+
 def _whole(holdings: Holdings, offer: Offer) -> Manifest | None:
     """The version that was offered, if all of its files are here."""
     try:
@@ -258,7 +269,6 @@ class _Link:
         self._credits, self.lacking = 0, set[int]()
         self.refusing: Outcome | None = None
         self._outcome: Outcome | None = None
-        self._refusal = ""
         most = min(offer.most, sum(offer.files.values()))
         patience = (_PATIENCE + most / _SLOWEST) * (1 + len(offer.chain))
         described = flight.FlightDescriptor.for_command(json.dumps(vars(offer), default=str).encode())
@@ -300,7 +310,7 @@ class _Link:
                     self._begun = True
                 self._writer.write_with_metadata(batch, said)
         except ReplicationError as error:
-            raise _Broken(self._last_words() or str(error)) from error
+            raise _Broken(str(error)) from error
         self._credits -= 1
 
     def outcome(self) -> Outcome:
@@ -311,26 +321,18 @@ class _Link:
             while self._outcome is None:
                 self._hear()
         except ReplicationError as error:
-            raise _Broken(self._last_words() or str(error)) from error
+            raise _Broken(str(error)) from error
         return self._outcome
 
     def _hear(self) -> None:
         with self._peer.failing():
             said: dict[str, Any] = json.loads(self._reader.read_chunk().app_metadata.to_pybytes())
         if "refused" in said:
-            self._refusal = str(said["refused"])
-            raise ReplicationError(self._refusal)
+            raise ReplicationError(str(said["refused"]))
         self._credits += said.get("credits", 0)
         self.lacking |= set(said.get("lacking", ()))
         if "outcome" in said:
             self._outcome = Outcome(**said["outcome"])
-
-    def _last_words(self) -> str:
-        """Why the other side takes no more, if it has said so: writing to it fails without a reason."""
-        with contextlib.suppress(ReplicationError):
-            while not self._refusal and self._outcome is None:
-                self._hear()
-        return self._refusal
 
     def _close(self) -> None:
         try:
