@@ -43,8 +43,8 @@ rows, before the event; `cores`, CPU time a second of all processes of the machi
 its disk, which is what two of four partitions need that move without replicas.
 
 First all systems answer a small input with the same events, and must answer as a batch does. Results are in
-``bench/handover``: ``results.csv``, ``batches.csv`` and ``used.csv`` (processors, memory and network, second by second), to
-which each run appends; charts; and logs. The tables in ``docs/handover.md`` are replaced.
+``bench/handover``: ``results.csv``, ``batches.csv`` and ``used.csv`` (processors, memory, network and disks, second by
+second), to which each run appends; charts; and logs. The tables in ``docs/handover.md`` are replaced.
 """
 
 from __future__ import annotations
@@ -145,21 +145,29 @@ class Meter(threading.Thread):
         """What was used in each second from ``begin`` to ``end``; ``after`` is the time since ``at``."""
         times, *columns = np.array(self.samples).T
         instants = np.arange(begin, end)
-        at_hosts, at_store, cpu = (np.diff(np.interp(instants, times, column)) for column in columns[:3])
-        memory = np.interp(instants, times, columns[3])
-        parts = zip(instants[1:] - at, cpu, memory[1:] / 1e9, at_hosts / 1e6, at_store / 1e6, strict=True)
-        return [dict(zip(("after", "cores", "GB used", "MB/s hosts", "MB/s store"), part, strict=True)) for part in parts]
+        at_hosts, at_store, cpu, reads, busy = (np.diff(np.interp(instants, times, column)) for column in columns[:5])
+        memory = np.interp(instants, times, columns[5])
+        kinds = ("after", "cores", "GB used", "MB/s hosts", "MB/s store", "disk reads/s", "disk busy")
+        parts = zip(instants[1:] - at, cpu, memory[1:] / 1e9, at_hosts / 1e6, at_store / 1e6, reads, busy, strict=True)
+        return [dict(zip(kinds, part, strict=True)) for part in parts]
 
-    def _sample(self) -> tuple[float, int, int, float, int]:
+    def _sample(self) -> tuple[float, int, int, float, int, float, int]:
         received = self.cluster.received()
         store = received.pop(hosts.STORE)
-        return time.time(), sum(received.values()), store, cpu_seconds(), memory_bytes()
+        return time.time(), sum(received.values()), store, cpu_seconds(), *disk_reads(), memory_bytes()
 
 
 def cpu_seconds() -> float:
     """CPU time of the machine's processes since it was started; what is niced is not the cluster's."""
     user, _, system = map(int, Path("/proc/stat").read_text().split()[1:4])
     return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+def disk_reads() -> tuple[int, float]:
+    """Reads that the machine's disks have completed, and the seconds in which they had something to do, of all of them."""
+    fields = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
+    disks = [each for each in fields if (Path("/sys/block") / each[2] / "device").exists()]
+    return sum(int(each[3]) for each in disks), sum(int(each[12]) for each in disks) / 1e3
 
 
 def memory_bytes() -> int:

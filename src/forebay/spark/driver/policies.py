@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from pyspark import SparkContext
 
@@ -184,6 +185,15 @@ class Policies:
         cores, weights = dict.fromkeys(load, 1), overload.work.work
         move = best_move(here, load, cores, near, weights, near_first=True, least_gain=LEAST_GAIN)
         if move is not None:
+            _log.info(
+                "partition %d is to go to the executor %s: the executor %s worked for %.1f times as long as the others on average "
+                "(seconds of executors %s, of partitions %s)",
+                *move,
+                overload.executor,
+                overload.work.excess,
+                _seconds(load),
+                _seconds(weights),
+            )
             self._overloads.rest(batch, [move[0]])
             self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
 
@@ -203,6 +213,10 @@ class Policies:
         )
         if not self._hand(LEVELLING, {partition: chosen[partition] for partition in mine if partition in chosen}):
             self._newcomers.called_back(executor, undone=True)
+
+
+def _seconds(times: Mapping[Any, float]) -> dict[Any, float]:
+    return {each: round(milliseconds / 1e3, 1) for each, milliseconds in times.items()}
 
 
 def _in_background(act: Callable[[], object]) -> threading.Thread:
