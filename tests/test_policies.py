@@ -22,7 +22,7 @@ class Handovers:
     def __init__(self, executors):
         self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
         self.agents = set(executors)
-        self.query = SimpleNamespace(id="query", isActive=True, lastProgress={"batchId": -1})
+        self.query = SimpleNamespace(id="query", isActive=True, lastProgress={"batchId": -1, "durationMs": {}})
         self.steering = SimpleNamespace(placement=dict, partitions=4)
 
     def usable(self):
@@ -84,7 +84,7 @@ def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, capl
     handovers.query.lastProgress = None  # Spark may be about to give it one
     enlist()
     assert handovers.readied == []
-    handovers.query.lastProgress = {"batchId": -1}
+    handovers.query.lastProgress = {"batchId": -1, "durationMs": {}}
     enlist()
     enlist()
     assert handovers.readied == [{"2"}]
@@ -170,9 +170,10 @@ class Loaded(Handovers):
     def batch(self):
         return self.query.lastProgress["batchId"]
 
-    def ends(self, work):
-        """A micro-batch has ended."""
-        self.query.lastProgress, self.work = {"batchId": self.batch + 1}, work
+    def ends(self, work, lasted=0):
+        """A micro-batch has ended after so many milliseconds."""
+        durations = {"triggerExecution": lasted}
+        self.query.lastProgress, self.work = {"batchId": self.batch + 1, "durationMs": durations}, work
         self.policies._look()
         if self.policies._levelling is not None:
             self.policies._levelling.join()
@@ -182,7 +183,7 @@ class Loaded(Handovers):
 def loaded(monkeypatch):
     found = Loaded()
     monkeypatch.setattr(metrics, "worked", lambda query, batch: found.work if batch == found.batch else {})
-    found.query.lastProgress = {"batchId": -1}
+    found.query.lastProgress = {"batchId": -1, "durationMs": {}}
     found.policies = Policies(found, None, acting=True)
     found.ends({})
     return found
@@ -195,10 +196,10 @@ def one_after_the_other(work, rows=None):
     return {vnode: [Worked(*interval, of_it)] for vnode, interval, of_it in found}
 
 
-def works(loaded, batches, work, rows=None):
+def works(loaded, batches, work, rows=None, lasted=0):
     """So many micro-batches in which partitions take so many milliseconds."""
     for _ in range(batches):
-        loaded.ends(one_after_the_other(work, rows))
+        loaded.ends(one_after_the_other(work, rows), lasted)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +210,14 @@ def test_an_overloaded_executor_loses_a_partition_to_one_that_has_its_state(load
     works(loaded, batch, work)
     ((found, placement),) = loaded.asked
     assert (found, *placement.values()) == (batch, "3")
+
+
+def test_what_is_little_beside_the_rest_of_a_micro_batch_moves_nothing(loaded):
+    """Most of it may be Spark's: reading, packing and the shuffle, of which no handover takes anything away."""
+    works(loaded, 9, (500, 500, 100, 100), lasted=4500)
+    assert loaded.asked == []
+    works(loaded, 2, (500, 500, 100, 100), lasted=3500)
+    assert len(loaded.asked) == 1
 
 
 @pytest.mark.parametrize("work", [(40, 40, 0, 0), (600, 600, 900, 900), (9000, 0, 900, 900)])

@@ -21,8 +21,9 @@ SLOW, SUSPECTED = 3.0, 1.4
 last one, and as many times as the second before that: one odd micro-batch is not enough."""
 COLD = 3
 """So many micro-batches after it was given a partition an executor is not taken for slow: it may have to warm up."""
-LEAST_LOAD = 100.0
-"""An executor is not overloaded while it works for fewer milliseconds in a micro-batch."""
+LEAST_LOAD, LEAST_SHARE = 100.0, 0.25
+"""An executor is not overloaded while it works for fewer milliseconds in a micro-batch, or for a smaller share of it: with
+less to do there it would hardly make micro-batches shorter, and a handover makes one longer."""
 
 Placement = Mapping[int, str | None]
 
@@ -155,8 +156,8 @@ class Levelling:
         self._grown: dict[str | None, int] = {}
         self._rested = -1
 
-    def take(self, batch: int, work: Work) -> Overload | None:
-        """Take what there was to do in a micro-batch; what is to be done about it, if it is time for that.
+    def take(self, batch: int, work: Work, lasted: float = 0.0) -> Overload | None:
+        """Take what there was to do in a micro-batch that lasted so many milliseconds; what is to be done, if it is time.
 
         A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
         """
@@ -168,7 +169,7 @@ class Levelling:
             self._grown |= {at: batch for each, at in work.here.items() if before and before.get(each) != at}
             return None
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
-        calm = counts <= 1.0 or work.load[work.busiest] <= LEAST_LOAD
+        calm = counts <= 1.0 or work.load[work.busiest] <= max(LEAST_LOAD, LEAST_SHARE * lasted)
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
         if calm or busiest != work.busiest:
             self._forget()

@@ -174,7 +174,7 @@ class Policies:
         here = self._steering.placement()
         worked = metrics.worked(str(self._handover.query.id), batch)
         work = measured(worked, self._steering.partitions, here, [each.id for each in executors])
-        overload = self._overloads.take(batch, work)
+        overload = self._overloads.take(batch, work, progress["durationMs"].get("triggerExecution", 0.0))
         if overload is None:
             return
         if overload.slow:
@@ -186,8 +186,8 @@ class Policies:
         move = best_move(here, load, cores, near, weights, near_first=True, least_gain=LEAST_GAIN)
         if move is not None:
             _log.info(
-                "partition %d is to go to the executor %s: the executor %s worked for %.1f times as long as the others on average "
-                "(seconds of executors %s, of partitions %s)",
+                "partition %d is to go to the executor %s: the executor %s worked for %.1f times as long as the others on "
+                "average (seconds of executors %s, of partitions %s)",
                 *move,
                 overload.executor,
                 overload.work.excess,
