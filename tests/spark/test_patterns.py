@@ -1,5 +1,6 @@
 """Patterns that share events: each equals Spark batch over the same rows, through failures, and restarts with others."""
 
+import datetime
 import functools
 
 import pytest
@@ -149,6 +150,27 @@ def test_patterns_come_and_go_at_restarts(spark, stream, tmp_path):
     after = shared(stream.streaming("10 minutes"), ("tumbling by s", "sliding", "totals of visits"))
     found = emitted(after.results(), tmp_path / "ck")
     assert assert_same(after.of("sliding", found), expected(rows, "sliding"), 1) > 10
+
+
+def test_windows_of_a_pattern_that_is_added_fire_where_no_rows_come(spark, tmp_path):
+    """Virtual nodes that get no rows have not been opened since before there was the pattern."""
+    source, keys = str(tmp_path / "source"), 40
+
+    def put(name, minute, *found):
+        rows = [(f"{name} {key}", datetime.datetime(2024, 1, 1, 0, minute)) for key in found]
+        spark.createDataFrame(rows, "key string, ts timestamp").coalesce(1).write.parquet(source, mode="append")
+
+    put("early", 1, *range(keys))
+    events = spark.readStream.schema("key string, ts timestamp").option("maxFilesPerTrigger", 1).parquet(source)
+    events = events.withWatermark("ts", "0 seconds")
+    listed = fb.collect_list("ts").alias("ts")
+    before = fb.patterns(events, "key").add("hourly", fb.window("ts", "1 hour"), listed)
+    assert emitted(before.results(), tmp_path / "ck").isEmpty()
+    after = before.add("often", fb.window("ts", "10 minutes"), listed)
+    for minute in (20, 40):
+        put("later", minute, 0)
+    found = after.of("often", emitted(after.results(), tmp_path / "ck"))
+    assert found.where("key like 'early%'").count() == keys
 
 
 @pytest.mark.parametrize(

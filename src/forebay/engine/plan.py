@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -82,6 +83,13 @@ class WindowPlan:
     def identity(self) -> tuple[str, ...]:
         """The columns that tell keys apart."""
         return self.keys if self.identified_by is None else self.identified_by
+
+    @property
+    def patterns(self) -> str | None:
+        """A short name for the patterns that it has, whatever their order; None if it has none."""
+        if not self.members:
+            return None
+        return hashlib.sha256("\n".join(sorted(member.id for member in self.members)).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ _ADDED = (KIND, IDENTITY, SPREAD)
 """Layouts that state was begun with before there were these do not have them."""
 
 _TOKEN = re.compile(
-    f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})(?:@(?P<due>-?[0-9]+))?"
+    f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})"
+    "(?:@(?P<due>-?[0-9]+)(?:~(?P<patterns>[0-9a-f]{8}))?)?"
 )
 
 
@@ -91,7 +92,8 @@ def kind_of(layout: Layout) -> str:
 class Location:
     """Where one version of a store instance is. Its text is the token that Spark's state holds.
 
-    ``due`` is the watermark (microseconds) from which on the instance has something to do even if no row comes, if known.
+    ``due`` is the watermark (microseconds) from which on the instance has something to do even if no row comes, if known;
+    ``patterns`` is the short name of the patterns with which it is, if the operator has any.
     """
 
     root: Root
@@ -99,6 +101,7 @@ class Location:
     instance: str
     version: Version | None = None
     due: int | None = None
+    patterns: str | None = None
 
     @classmethod
     def new(cls, root: Root, vnode: int, layout: Layout, directories: Sequence[str] = ()) -> Location:
@@ -124,19 +127,24 @@ class Location:
         if match["layout"] not in directories and match["layout"] not in _names(layout):
             raise changed(root, read(root, match["layout"]), layout)
         due = None if match["due"] is None else int(match["due"])
-        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]), due)
+        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]), due, match["patterns"])
 
     @property
     def home(self) -> Root:
         """The instance's own directory and archive."""
         return self.root.within(f"{self.layout}/{self.instance}")
 
-    def at(self, version: Version, due: int) -> Location:
+    def at(self, version: Version, due: int, patterns: str | None) -> Location:
         """The same instance at another version."""
-        return replace(self, version=version, due=due)
+        return replace(self, version=version, due=due, patterns=patterns)
+
+    def is_due(self, watermark: int, patterns: str | None) -> bool:
+        """Whether the instance may have something to do at a watermark, for an operator that has these patterns now."""
+        return self.due is None or self.due <= watermark or self.patterns != patterns
 
     def __str__(self) -> str:
-        return f"{self.layout}/{self.instance}/{self.version}" + ("" if self.due is None else f"@{self.due}")
+        due = "" if self.due is None else f"@{self.due}" + ("" if self.patterns is None else f"~{self.patterns}")
+        return f"{self.layout}/{self.instance}/{self.version}{due}"
 
 
 def evolves(history: Sequence[Layout], layout: Layout) -> bool:

@@ -125,7 +125,7 @@ class WindowOperator(StatefulProcessor):
         location = running.location(token) if token else None
         waiting = _blobs(rows)
         first = next(waiting, None)
-        if first is not None or (location is not None and (location.due is None or location.due <= until)):
+        if first is not None or (location is not None and location.is_due(until, plan.patterns)):
             some = waiting if first is None else itertools.chain([first], waiting)
             token = yield from self._work(running, vnode, location or running.new(vnode), some, fired_until, until)
         elif location is not None:
@@ -176,7 +176,7 @@ class WindowOperator(StatefulProcessor):
             where = running.batch, location.layout, vnode
             self._report(*where, done)
             self._last = where, done
-            return str(location.at(version, instance.due)) if version else None
+            return str(location.at(version, instance.due, running.plan.patterns)) if version else None
         finally:
             instance.close()
 
