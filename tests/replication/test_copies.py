@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from forebay.replication.copies import IN_STEP, STUCK_SECONDS, Copies, Lag, Replica, behind, is_stuck, newest
+from forebay.replication.copies import IN_STEP, STUCK_SECONDS, Copies, Lag, Replica, behind, is_stuck, newest, uploaders
 from forebay.store.filenames import Version
 
 
-def replica(number, *, own=False, complete=True, size=100, batch=None, since=0.0):
-    version = Version(number, "00000000")
+def replica(number, attempt="00000000", *, own=False, complete=True, size=100, batch=None, since=0.0):
+    version = Version(number, attempt)
     return Replica(version, size, number if batch is None else batch, own, complete, since)
 
 
@@ -32,6 +32,13 @@ def test_without_the_origin_it_is_who_has_most():
 
 def test_the_newest_of_several_is_that_of_its_maker():
     assert newest({"a": replica(7), "b": replica(7, own=True), "c": replica(6)}) == "b"
+
+
+def test_every_attempt_that_may_count_is_uploaded_by_one_of_those_that_have_all_of_it():
+    held = {"a": replica(7, own=True), "b": replica(7), "c": replica(6), "d": replica(8, complete=False)}
+    assert uploaders(held) == {"a"}
+    assert uploaders(held | {"e": replica(7, "0000000b")}) == {"a", "e"}  # whose maker has gone
+    assert uploaders({"d": held["d"]}) == set()
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,18 @@ def newest(held: Holders) -> str:
     return max(held, key=lambda address: (held[address].version.number, held[address].own))
 
 
-def uploader(held: Holders) -> str | None:
-    """Who uploads an instance: has the newest of the versions of which somebody has all files."""
+def uploaders(held: Holders) -> set[str]:
+    """Who upload an instance: one who has all files of each version that may be the newest.
+
+    Several attempts at a task make versions with the same number, and which one counts is not known here.
+    """
     whole = {address: replica for address, replica in held.items() if replica.complete}
-    return newest(whole) if whole else None
+    last = max((replica.version.number for replica in whole.values()), default=0)
+    by_version: dict[Version, Holders] = {}
+    for address, replica in whole.items():
+        if replica.version.number == last:
+            by_version.setdefault(replica.version, {})[address] = replica
+    return {newest(holders) for holders in by_version.values()}
 
 
 def behind(mine: Replica | None, held: Holders) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from forebay.errors import ReplicationError
 from forebay.replication import groups
-from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploader
+from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploaders
 from forebay.replication.protocol import Service
 from forebay.store.filenames import Version, vnode_of
 
@@ -346,7 +346,7 @@ class Manager(Service):
                 mine = held.get(address)
                 if address == origin == self._origins.get(unit):  # else the groups are of another origin: the agent asks
                     sending[name] = [member for member in group if member != address]
-                if archive is not None and address == uploader(held):
+                if archive is not None and address in uploaders(held):
                     uploading[name] = list(archive)
                 if address == origin or address in group:
                     if mine is None or not mine.complete or is_stuck(mine, held):
