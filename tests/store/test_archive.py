@@ -13,7 +13,7 @@ import pytest
 from forebay.errors import CorruptState, StateDirectoryError, UnsupportedConfiguration, VersionNotFound
 from forebay.store import remote_archive
 from forebay.store.aligned import AlignedStore
-from forebay.store.archive import archive_at
+from forebay.store.archive import MountedArchive, archive_at
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
@@ -135,6 +135,18 @@ def test_the_archive_is_rid_of_old_versions_and_keeps_what_retained_ones_name(tm
     for version in versions[-3:]:
         moved = lists(Path(tempfile.mkdtemp(dir=tmp_path)), version, archive)
         assert [numbers_in(moved, start) for start in moved.slices.tolist()] == [[start] for start in moved.slices.tolist()]
+
+
+def test_a_version_is_safe_though_old_ones_cannot_be_deleted(tmp_path, caplog):
+    class Kept(MountedArchive):
+        def delete(self, names):
+            raise StateDirectoryError("objects are locked")
+
+    store = lists(tmp_path / "here", None, Kept(tmp_path / "safe"))
+    for number in range(9):
+        newest = commit(store, number)
+    assert numbers_in(lists(tmp_path / "there", newest, Kept(tmp_path / "safe"))) == list(range(9))
+    assert "cannot be deleted: objects are locked" in caplog.text
 
 
 def test_an_unaligned_store_moves_with_its_key_index(tmp_path, archive):

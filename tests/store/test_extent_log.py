@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store import extent_log, segment_reader
+from forebay.store import extent_log, filenames, segment_reader
+from forebay.store.collection import collectable
 from forebay.store.extent_log import ExtentLog
+from forebay.store.filenames import Version
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 
@@ -120,6 +122,20 @@ def test_an_attempt_that_was_overtaken_removes_nothing(tmp_path, monkeypatch, wh
     for number, there in enumerate(versions):
         again = ExtentLog(tmp_path, there, Options())
         assert [batch for group in again.groups for batch in again.read(group)] == [rows(n) for n in range(number + 2)]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many files"), StateDirectoryError("not now")])
+def test_what_another_attempt_needs_stays_while_that_cannot_be_read(error):
+    """Spark may go on from the other attempt."""
+    one, first, second = Version(1, "0000000a"), Version(2, "0000000b"), Version(2, "0000000c")
+    made = {version: [filenames.manifest(version), filenames.segment(version, 0)] for version in (one, first, second)}
+    names, kept = [name for files in made.values() for name in files], {second: made[second]}
+
+    def unreadable(version):
+        raise error
+
+    assert collectable(names, kept, unreadable) == []
+    assert collectable(names, kept, made.__getitem__) == made[one]
 
 
 def test_files_that_are_mostly_live_stay(log):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 
 from forebay.errors import CorruptState, VersionNotFound
@@ -37,7 +36,11 @@ def collectable(
     named, oldest = set().union(*kept.values()), min(version.number for version in kept)
     for version in map(filenames.version_of, names):
         if version is not None and version.number >= oldest and version not in kept:
-            with contextlib.suppress(OSError, VersionNotFound, CorruptState):  # damaged, or gone since it was listed
+            try:
                 named.update(files_of(version))
+            except (FileNotFoundError, VersionNotFound, CorruptState):  # gone since it was listed, or damaged
+                continue
+            except OSError:  # what it needs is not known now
+                return []
     numbers = ((name, filenames.number_of(name)) for name in names)
     return [name for name, number in numbers if number is not None and number <= oldest and name not in named]

@@ -7,6 +7,7 @@ version: segments first, then the manifest that names them. Whatever no manifest
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,6 +33,8 @@ _COLLECTED_EVERY = 8
 
 LEAST_COMPACTED = 1 << 20
 """Files that together are smaller than this (bytes) are never compacted."""
+
+_log = logging.getLogger("forebay")
 
 
 class ExtentLog(Groups):
@@ -236,7 +239,10 @@ class ExtentLog(Groups):
                 name = filenames.manifest(version)
                 return _files(manifests.parse(archive.read(name), Path(name)))
 
-            archive.delete(collectable(archive.names(), files, safe))
+            try:
+                archive.delete(collectable(archive.names(), files, safe))
+            except OSError as error:  # the version is safe: what is left over waits for the next time
+                _log.warning("what nobody needs any more cannot be deleted: %s", error)
 
 
 def _files(manifest: Manifest) -> list[str]:
