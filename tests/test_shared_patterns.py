@@ -336,6 +336,20 @@ def test_aligned_windows_that_are_added_have_the_events_that_are_there(tmp_path)
         assert sum(map(len, found.values())) > 5
 
 
+@pytest.mark.parametrize("windows", [AlignedWindows(50, 50), SessionWindows()])
+def test_aggregates_may_be_given_in_another_order_to_stores_that_are_kept(tmp_path, monkeypatch, windows):
+    batches = [some_rows(random.Random(1), 0, 30), some_rows(random.Random(2), 10, 30)]
+    results = []
+    for name, orders in (("alike", [[TOTAL, COUNT]] * 2), ("another", [[TOTAL, COUNT], [COUNT, TOTAL]])):
+        together, found = Shared(tmp_path / name), []
+        for aggregates, rows, watermark in zip(orders, batches, (-100, 1000), strict=True):
+            monkeypatch.setitem(PATTERNS, "totals", pattern(windows, aggregates, gap=15))
+            found += together.run(["totals"], rows, watermark)["totals"]
+        results.append(sorted((row["k0"], str(row["window"]), row["n"], row["total"]) for row in found))
+    assert results[0] == results[1]
+    assert sum(row[2] for row in results[0]) == 60
+
+
 def test_a_commit_that_does_not_come_leaves_the_version_before(tmp_path):
     """Whatever an attempt has written when it stops: before its manifest there is nothing of it."""
     names = ["sliding list", "visits", "tumbling total", "five every two"]

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.access_patterns import Pattern
+from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.aligned import AlignedInstance, aligned_store
 from forebay.engine.counts import CountInstance
 from forebay.engine.instance import Instance
@@ -164,7 +165,7 @@ class SharedForm:
     """What the stores of patterns are of; stores of equal ones are interchangeable."""
 
     def __init__(self, plan: WindowPlan) -> None:
-        self._id = plan.packed, tuple((member.id, member.plan.packed) for member in plan.members)
+        self._id = plan.packed, tuple((member.id, _columns(member.plan)) for member in plan.members)
 
     @property
     def id(self) -> Hashable:
@@ -174,6 +175,14 @@ class SharedForm:
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A stored batch; each store has a form of its own."""
         return batch
+
+
+def _columns(plan: WindowPlan) -> Hashable:
+    """The columns of a pattern's own state, in their order: of partial aggregates if it keeps those."""
+    if plan.pattern is not Pattern.RMW:
+        return plan.packed, ()
+    assert isinstance(plan.aggregation, Aggregation)
+    return plan.packed, tuple(plan.aggregation.columns)
 
 
 def _kind(plan: WindowPlan) -> type[SessionInstance | CountInstance]:
