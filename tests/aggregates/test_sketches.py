@@ -58,6 +58,16 @@ def test_quantiles_are_within_the_bound_of_the_sketch(parts, k, shape):
         assert rank_errors(values[shape][keys == key], quantiles, np.array(ranks)).max() <= 2 * kll.rank_error(k)
 
 
+def test_extremes_of_integers_are_exact_beside_a_group_without_values():
+    sketch = bound("kll_sketch_agg_bigint", pa.int64(), pa.binary(), k=200)
+    values = [2**53 + 1, 2**53 + 3, 2**63 - 1]
+    frame = pl.DataFrame({"k": [0, 0, 0, 1], "x": [*values, None]}, schema_overrides={"x": pl.Int64})
+    aggregation, partials = merged_in_parts(sketch, frame, 1)
+    made = dict(zip(partials["k"].to_list(), aggregation.finish(partials)[0].to_pylist(), strict=True))
+    least, most = np.frombuffer(made[0], np.int64, 2, offset=len(made[0]) - 8 * (2 + len(values)))
+    assert (least, most) == (values[0], values[-1])
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=32) | st.none(), min_size=1, max_size=80))
 def test_quantiles_of_few_values_are_exact_and_nan_is_no_value(values):
     frame = pl.DataFrame({"k": [1] * len(values), "x": values}, schema={"k": pl.Int64, "x": pl.Float64})
@@ -130,6 +140,9 @@ def test_values_of_any_kind_are_counted_with_null_and_nan():
         (lambda: fb.approx_top_k("x", 5, maxItemsTracked=4), "maxItemsTracked=4"),
         (lambda: fb.count_min_sketch("x", 0.0, 0.9), "eps=0.0"),
         (lambda: fb.count_min_sketch("x", 0.1, 1.0), "confidence=1.0"),
+        (lambda: fb.hll_sketch_agg("x", lgConfigK="12"), "lgConfigK='12'; it must be a Python number"),
+        (lambda: fb.approx_percentile("x", "0.5"), "percentage='0.5'; it must be a Python number"),
+        (lambda: fb.percentile("x", [0.5, None]), "percentage=None; it must be a Python number"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(make, named):

@@ -231,7 +231,7 @@ def hll_sketch_agg(col: ColumnOrName, lgConfigK: int = 12) -> Aggregate:
     +---+
     <BLANKLINE>
     """
-    if not 4 <= lgConfigK <= 21:
+    if not 4 <= _number("hll_sketch_agg", "lgConfigK", lgConfigK) <= 21:
         raise InvalidArgument(f"hll_sketch_agg() got lgConfigK={lgConfigK}; it can be 4 to 21")
     return Aggregate("hll_sketch_agg", (col,), {"lgConfigK": lgConfigK})
 
@@ -265,7 +265,8 @@ def kll_sketch_agg_bigint(col: ColumnOrName, k: int = 200) -> Aggregate:
 def approx_percentile(col: ColumnOrName, percentage: float | Sequence[float], accuracy: int = 10_000) -> Aggregate:
     """A value of the column whose rank is near the percentage; a list of percentages in [0, 1] gives an array.
 
-    The rank is wrong by at most ``1 / accuracy`` in 99 of 100 results. It comes from a KLL sketch, where Spark has another.
+    The rank is wrong by at most ``1 / accuracy`` in 99 of 100 results; an accuracy above 21,000 counts as 21,000. It comes
+    from a KLL sketch, where Spark has another.
 
     Examples
     --------
@@ -278,11 +279,10 @@ def approx_percentile(col: ColumnOrName, percentage: float | Sequence[float], ac
     +--------+
     <BLANKLINE>
     """
-    value = percentage if isinstance(percentage, int | float) else list(percentage)
-    several = [value] if isinstance(value, int | float) else value
-    if not several or not all(0 <= each <= 1 for each in several):
+    value = _percentages("approx_percentile", percentage)
+    if not all(0 <= each <= 1 for each in (value if isinstance(value, list) else [value])):
         raise InvalidArgument(f"approx_percentile() got the percentage {percentage!r}; percentages are between 0 and 1")
-    if accuracy < 1:
+    if _number("approx_percentile", "accuracy", accuracy) < 1:
         raise InvalidArgument(f"approx_percentile() got accuracy={accuracy}; it must be positive")
     return Aggregate("approx_percentile", (col,), {"percentage": value, "accuracy": accuracy})
 
@@ -305,7 +305,8 @@ def approx_top_k(col: ColumnOrName, k: int = 5, maxItemsTracked: int = 10_000) -
     +--------+
     <BLANKLINE>
     """
-    if not 1 <= k <= maxItemsTracked <= 1_000_000:
+    most = _number("approx_top_k", "maxItemsTracked", maxItemsTracked)
+    if not 1 <= _number("approx_top_k", "k", k) <= most <= 1_000_000:
         raise InvalidArgument(
             f"approx_top_k() got k={k} and maxItemsTracked={maxItemsTracked}; k is at least 1 and at most maxItemsTracked, "
             "which is at most 1,000,000"
@@ -331,7 +332,7 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
     +-----+
     <BLANKLINE>
     """
-    if not eps > 0 or not 0 < confidence < 1:
+    if not _number("count_min_sketch", "eps", eps) > 0 or not 0 < _number("count_min_sketch", "confidence", confidence) < 1:
         raise InvalidArgument(
             f"count_min_sketch() got eps={eps} and confidence={confidence}; eps is positive, confidence between 0 and 1"
         )
@@ -339,7 +340,7 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
 
 
 def _k_of_kll(function: str, k: int) -> int:
-    if not 8 <= k <= 65_535:
+    if not 8 <= _number(function, "k", k) <= 65_535:
         raise InvalidArgument(f"{function}() got k={k}; it can be 8 to 65535")
     return k
 
@@ -376,9 +377,7 @@ def percentile(col: ColumnOrName, percentage: float | Sequence[float], *, counte
 
     ``counted`` is as in `median`.
     """
-    value = percentage if isinstance(percentage, int | float) else list(percentage)
-    if value == []:
-        raise InvalidArgument("percentile() got no percentages")
+    value = _percentages("percentile", percentage)
     if any(each != each for each in (value if isinstance(value, list) else [value])):  # NaN, which Spark lets through
         raise InvalidArgument(f"percentile() got the percentage {percentage!r}; percentages are between 0 and 1")
     return Aggregate("percentile", (col,), {"percentage": value, **_counted(counted)})
@@ -413,6 +412,22 @@ def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False
     if counted and cols:
         raise InvalidArgument("count_distinct(..., counted=True) takes one column; leave counted out for several")
     return Aggregate("count_distinct", (col, *cols), _counted(counted))
+
+
+def _percentages(function: str, percentage: Any) -> Any:
+    value = list(percentage) if isinstance(percentage, list | tuple) else percentage
+    if isinstance(value, list) and not value:
+        raise InvalidArgument(f"{function}() got no percentages: {percentage!r}")
+    for each in value if isinstance(value, list) else [value]:
+        _number(function, "percentage", each)
+    return value
+
+
+def _number(function: str, name: str, value: Any) -> Any:
+    """The value; `InvalidArgument` if it is a column or a text, say: it must be known before the query runs."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(f"{function}() got {name}={value!r}; it must be a Python number")
+    return value
 
 
 def _counted(counted: bool) -> dict[str, Any]:

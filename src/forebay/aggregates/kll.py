@@ -30,6 +30,8 @@ _SORTED_BELOW, _EMPTY, _SINGLE = 2, 1, 4
 def k_of(accuracy: float) -> int:
     """The ``k`` at which ranks are wrong by at most ``1 / accuracy`` in 99 of 100 sketches, between 8 and 65535.
 
+    The largest one gives about 1 / 21,000.
+
     Examples
     --------
     >>> k_of(75)
@@ -82,7 +84,7 @@ def serialized(sketches: pl.Series, least: pl.Series, most: pl.Series, k: int) -
     """Sketches in the compact format of DataSketches."""
     values, levels, ends = _flat(sketches)
     begins = np.concatenate([[0], ends[:-1]])
-    extremes = least.to_numpy(), most.to_numpy()
+    extremes = least.fill_null(0).to_numpy(), most.fill_null(0).to_numpy()  # with NULLs integers would become floats
     return [
         _bytes(values[begin:end], levels[begin:end], k, (extremes[0][place], extremes[1][place]))
         for place, (begin, end) in enumerate(zip(begins, ends, strict=True))
