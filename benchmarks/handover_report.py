@@ -109,7 +109,7 @@ def latency(batches: pl.DataFrame) -> Figure:
 
 
 def used(samples: pl.DataFrame) -> Figure:
-    """Processors, memory, network and disks around events with the most state, of the first query; a row for each of them."""
+    """Processors, memory, network and disks around events with the most state, of the first query, a row for each."""
     events, kinds = present(samples, "event"), samples.columns[samples.columns.index("after") + 1 :]
     samples = samples.filter(workload=present(samples, "workload")[0])
     figure, panels = grid(len(kinds), events)

@@ -69,6 +69,46 @@ def test_the_watermark_is_on_another_column(spark, df):
     fb.groupBy(joined, fb.window("event_time", "1 hour")).agg(fb.count("*"))
 
 
+def test_results_that_go_by_the_wall_clock_have_no_watermark(df):
+    """Spark hands none on: windows over them would never fire."""
+    silent = hourly(df, "n").firing(idleTimeout="5 minutes").agg(fb.count("*").alias("many"))
+    with pytest.raises(MissingWatermark):
+        fb.groupBy(silent, fb.window(F.window_time("window"), "1 day")).agg(fb.sum("many"))
+    calm = fb.buffer(df.select("timestamp", "n"), "n", interval="5 seconds")
+    with pytest.raises(MissingWatermark):
+        hourly(calm).agg(fb.count("*"))
+    with pytest.raises(MissingWatermark):
+        fb.dedupe(calm, "n", "1 hour")
+    hourly(calm.withWatermark("timestamp", "1 minute")).agg(fb.count("*"))
+
+
+def test_an_idle_timeout_after_a_join_of_streams_by_spark(df):
+    """Its results have an earlier watermark than the query, by which an idle timeout goes."""
+    left, right = df.select("timestamp", "n"), df.select(F.col("timestamp").alias("at"), F.col("n").alias("m"))
+    joined = left.join(right, F.expr("n = m AND at BETWEEN timestamp AND timestamp + INTERVAL 15 minutes"))
+    grouped = fb.groupBy(joined, fb.window("timestamp", "1 hour"))
+    with pytest.raises(InvalidArgument, match="idleTimeout goes by the watermark of the query"):
+        grouped.firing(idleTimeout="1 hour")
+    grouped.firing(every="1 minute")
+    static = df.sparkSession.range(3).withColumnRenamed("id", "n")
+    fb.groupBy(left.join(static, "n"), fb.window("timestamp", "1 hour")).firing(idleTimeout="1 hour")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda df: fb.dedupe(df, 3, "1 hour"), "got 3 for a key"),
+        (lambda df: fb.join(df, df, 3, fb.window("timestamp", "1 hour")), "got 3 for a key"),
+        (lambda df: fb.intervalJoin(df, df, F.col("n"), "0 seconds", "1 hour"), "got a Column in on="),
+        (lambda df: fb.continuousJoin(df, df, [F.col("n")], "n > 1"), "got a Column in on="),
+        (lambda df: hourly(df).agg(fb.percentile("n", F.lit(0.5))), "it must be a Python number"),
+    ],
+)
+def test_keys_and_numbers_that_are_none(df, call, message):
+    with pytest.raises(InvalidArgument, match=message):
+        call(df.select("timestamp", "n"))
+
+
 def test_an_expression_has_no_watermark(df):
     window = fb.window(F.col("timestamp") + F.expr("interval 1 hour"), "1 hour")
     with pytest.raises(MissingWatermark):

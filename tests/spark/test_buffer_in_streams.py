@@ -168,6 +168,14 @@ def test_bad_arguments(spark, arguments, error, named):
         fb.buffer(df, *arguments.pop("keys"), **arguments)
 
 
+def test_structs_that_are_null_as_a_whole(spark):
+    """Their fields are never NULL by their type."""
+    rows = spark.range(8).selectExpr("id", "if(id % 3 = 0, struct('a' AS c, 1 AS d), NULL) AS s").coalesce(1)
+    expected = sorted(map(str, rows.collect()))
+    for found in (fb.buffer(rows, "id"), fb.buffer(rows, "id", interval="1 second"), fb.dedupe(rows, "id", "1 hour")):
+        assert sorted(map(str, found.collect())) == expected
+
+
 def test_a_batch_dataframe_goes_on_at_its_end(spark):
     df = spark.createDataFrame([(f"k{n % 3}", n) for n in range(30)], "key string, n int").repartition(4)
 

@@ -109,6 +109,18 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
     )
 
 
+def joins_streams(df: DataFrame) -> bool:
+    """Whether rows come from a join of two streams that is Spark's own, whose results have an earlier watermark."""
+    nodes = [df._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        children = [node.children().apply(number) for number in range(node.children().length())]
+        if node.nodeName() == "Join" and all(child.isStreaming() for child in children):
+            return True
+        nodes += children
+    return False
+
+
 def require_timestamp(field: T.StructField) -> None:
     """`UnsupportedType` unless a time column is a timestamp."""
     if isinstance(field.dataType, T.StructType):

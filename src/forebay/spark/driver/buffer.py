@@ -16,7 +16,7 @@ from forebay.spark.driver.analysis import analysis, arrow_schema, require_column
 from forebay.spark.driver.columns import Keys, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
-from forebay.spark.driver.inputs import Inputs, require_supported
+from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.vehicle import run, run_within_tasks
 from forebay.windows import TIME, Buffered
@@ -104,7 +104,7 @@ def buffer(
         raise InvalidArgument("buffer() got a schema without a processor; without one, rows keep their columns")
     require_columns(df, named)
     conf = ready(df)
-    fields = T.StructType(_fields(schema)) if schema is not None else df.schema
+    fields = T.StructType([nullable_within(field) for field in (df.schema if schema is None else _fields(schema))])
     for field in fields:
         require_supported(field.dataType, f"the column {field.name} that leaves the buffer")
     wait = None if interval is None else microseconds(df.sparkSession, "interval", interval)

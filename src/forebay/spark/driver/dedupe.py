@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
-from forebay.spark.driver.columns import interval, quoted, text_of
+from forebay.spark.driver.columns import interval, keys_of, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
-from forebay.spark.driver.inputs import require_supported
+from forebay.spark.driver.inputs import nullable_within, require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.vehicle import run
 from forebay.windows import END, TIME, FirstRows
@@ -65,7 +66,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
 
     require_classic("dedupe()", df)
-    columns = [F.col(key) if isinstance(key, str) else key for key in ([keys] if isinstance(keys, str | Column) else keys)]
+    columns = [F.col(key) if isinstance(key, str) else key for key in keys_of("dedupe()", [keys])]
     if not columns:
         raise InvalidArgument("dedupe() needs at least one key")
     conf = ready(df)
@@ -89,7 +90,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
         rows,
         Aggregation((), ()),
         {"first row": {}},
-        df.schema,
+        T.StructType([nullable_within(field) for field in df.schema.fields]),
         Choice(Pattern.RMW, "that a key is known is all that is kept of it"),
         stored_keys=False,
     )

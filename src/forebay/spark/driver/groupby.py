@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.analysis import joins_streams
 from forebay.spark.driver.assignments import (
     CountWindow,
     CustomWindow,
@@ -114,6 +115,11 @@ class GroupedStream:
         idle = None if idleTimeout is None else microseconds(session, "idleTimeout", idleTimeout)
         if idle is not None and idle <= 0:
             raise InvalidArgument(f"idleTimeout {idleTimeout!r} is not positive")
+        if idle is not None and joins_streams(self._df):
+            raise InvalidArgument(
+                "idleTimeout goes by the watermark of the query, and the results of a join of two streams by Spark may come "
+                "later than that: their windows would have fired. Join with fb.join or fb.intervalJoin, or leave it out."
+            )
         firing = None if each is None and not allowed else Firing(each, allowed, accumulate)
         if firing is None and (idle is None or not accumulate):
             raise InvalidArgument(

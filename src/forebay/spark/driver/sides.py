@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument, UnknownColumn
-from forebay.spark.driver.columns import folding, quoted
+from forebay.spark.driver.columns import folding, keys_of, quoted
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.inputs import nullable_within, require_supported
 
@@ -142,7 +142,10 @@ def require_joinable(
     """The keys of a join that can be; `InvalidArgument` or `UnknownColumn` if it cannot."""
     for df in (left, right):
         require_classic(name, df)
-    keys, fold = [on] if isinstance(on, str) else list(on), folding(left.sparkSession)
+    named, fold = keys_of(name, [on]), folding(left.sparkSession)
+    keys = [key for key in named if isinstance(key, str)]
+    if len(keys) < len(named):
+        raise InvalidArgument(f"{name} got a Column in on=; it takes the names of columns that both sides have")
     if how not in get_args(JoinType):
         raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(get_args(JoinType))}")
     if left.isStreaming != right.isStreaming:

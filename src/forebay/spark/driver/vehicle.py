@@ -127,9 +127,14 @@ def _put_together(bound: BoundOperator) -> list[Column]:
 
 
 def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:
-    """What is told of each column beside its type: that it is a window or an event time, and its watermark."""
-    fields = bound.schema.fields
-    every = clock_of(bound.plan) is not Clock.WATERMARK or isinstance(bound.plan.windows, FirstRows)
+    """What is told of each column beside its type: that it is a window or an event time, and its watermark.
+
+    Operators that go by the wall clock hand on no watermark.
+    """
+    fields, clock = bound.schema.fields, clock_of(bound.plan)
+    if clock is Clock.WALL:
+        return [{name: value for name, value in field.metadata.items() if name != WATERMARK} for field in fields]
+    every = clock is not Clock.WATERMARK or isinstance(bound.plan.windows, FirstRows)
     return [field.metadata if every or place == 0 else None for place, field in enumerate(fields)]
 
 
