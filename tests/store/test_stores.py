@@ -140,3 +140,10 @@ def test_segments_that_die_in_the_batch_that_wrote_them_are_unlinked(kind, tmp_p
     store.drop([0])
     commit(store)
     assert data_files(tmp_path) == []
+
+
+def test_a_write_buffer_holds_what_a_column_of_texts_can():
+    """Arrow's usual form of it has offsets of 32 bits."""
+    assert Options(memory_bytes=64 << 30).write_buffer_bytes == 1 << 30
+    assert Options(memory_bytes=64 << 30, write_buffer_bytes=3 << 30).write_buffer_bytes == 1 << 30
+    assert Options(memory_bytes=1 << 30).write_buffer_bytes == 256 << 20

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_LARGEST_BUFFER = 1 << 30
+
 
 @dataclass(frozen=True)
 class Options:
@@ -16,7 +18,8 @@ class Options:
     retain_versions : int
         How many of the newest versions stay readable; at least 2, the committed one and the one being written.
     write_buffer_bytes : int
-        Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given.
+        Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given, and 1 GiB at most: a
+        column of texts in Arrow's usual form has no more than twice as much.
     read_batch_ratio : float
         The share of all open windows that is read ahead of time when a window has to be read from disk (FlowKV, section
         4.2). 0 switches prediction off.
@@ -50,4 +53,5 @@ class Options:
             raise ValueError(f"max_space_amplification is {self.max_space_amplification}; it must be more than 1")
         if not 0 <= self.write_buffer_bytes <= self.memory_bytes:
             raise ValueError(f"write_buffer_bytes is {self.write_buffer_bytes}; it must fit into memory_bytes")
-        object.__setattr__(self, "write_buffer_bytes", self.write_buffer_bytes or self.memory_bytes // 4)
+        most = min(self.write_buffer_bytes or self.memory_bytes // 4, _LARGEST_BUFFER)
+        object.__setattr__(self, "write_buffer_bytes", most)
