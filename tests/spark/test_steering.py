@@ -141,6 +141,36 @@ def test_all_partitions_move_and_the_results_stay_the_same(tmp_path, kind, opera
     assert len(found) > 50
 
 
+def joining(spark, cluster):
+    """Add a host, and claim its executor as soon as there is one."""
+    run, told, joined = Run(spark, f"{cluster.directory}/joining", sessions), [], threading.Event()
+    run.push()
+    there = {each.id for each in run.steering.executors()}
+    run.steering.on_joined(lambda executor: (told.append(executor), joined.set()))
+    number = cluster.add()
+    assert joined.wait(60)
+    (executor,) = told
+    before = tasks(spark)
+    run.steering.claim(executor)
+    claimed = {name: count - before.get(name, 0) for name, count in tasks(spark).items() if count > before.get(name, 0)}
+    run.push()
+    assert len(told) == 1
+    return [
+        executor.id in there,
+        executor.host == cluster.host(number),
+        claimed == {executor.id: executor.cores},
+        *run.end(),
+    ]
+
+
+@pytest.mark.slow
+def test_who_joins_is_told_of_and_can_be_claimed(tmp_path):
+    with Cluster(hosts=1, directory=tmp_path) as cluster:
+        known, there, alone, found, expected = cluster.run(joining)
+    assert (known, there, alone) == (False, True, True)
+    assert found == expected
+
+
 def losing(spark, cluster):
     """Kill a host in the middle of a micro-batch."""
     run = Run(spark, f"{cluster.directory}/losing", sessions)

@@ -69,6 +69,7 @@ class Policies:
         """Begin to look after the query, until it ends."""
         if self._acting:
             self._steering.on_lost(self._lost)
+            self._steering.on_joined(self._joined)
         self._thread.start()
 
     def _run(self) -> None:
@@ -148,6 +149,13 @@ class Policies:
             _log.warning("%s: %s", reason, error)
             return False
         return True
+
+    def _joined(self, executor: Executor) -> None:
+        """Have an executor made ready before Spark gives it tasks of a micro-batch; its share comes later."""
+        try:
+            self._steering.claim(executor)
+        except Exception as error:  # as when it is lost meanwhile
+            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, error)
 
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
         """Where the partitions of an executor go that is lost or leaving: to hosts that have their state.

@@ -29,10 +29,11 @@ ended, the coordinator is therefore told again and again where the lost partitio
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +81,9 @@ class Executor:
 OnLost = Callable[[Executor, list[int]], Mapping[int, str] | None]
 """What is asked where the state partitions of a lost executor go: executors' ids, by state partition."""
 
+OnJoined = Callable[[Executor], None]
+"""What is told of an executor that has joined."""
+
 
 @dataclass(frozen=True)
 class _Store:
@@ -121,19 +125,14 @@ class Steering:
         self._wanted: dict[int, Executor] = {}
         self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
+        self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
     def executors(self) -> list[Executor]:
         """The executors that are alive, by number. One that has just come is left out until Spark knows its port."""
-        listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
-        found = [
-            Executor(each.id(), host, each.totalCores(), each.id() in leaving, each.isExcluded())
-            for each in (listed.apply(i) for i in range(listed.length()))
-            if each.id() in alive and (host := each.hostPort().rpartition(":")[0])  # without a port it is not ready
-        ]
-        return sorted(found, key=lambda each: (len(each.id), each.id))
+        return sorted(self._listed(), key=lambda each: (len(each.id), each.id))
 
     @property
     def partitions(self) -> int:
@@ -197,6 +196,26 @@ class Steering:
             self._callbacks.append(callback)
         self._watch()
 
+    def on_joined(self, callback: OnJoined) -> None:
+        """Have a function told of executors that join, a fraction of a second after Spark can give them tasks.
+
+        Parameters
+        ----------
+        callback : callable
+            It is called with the executor, in a thread of its own.
+        """
+        with self._lock:
+            self._told_of_joined.append(callback)
+        self._watch()
+
+    def claim(self, executor: Executor) -> None:
+        """Take all slots of an executor that has just joined, and load there what Python workers need.
+
+        Else a micro-batch would wait for its first tasks, which take half a minute there if there is little CPU. It returns
+        when that is done. What else there is to do before state partitions move there, `warm` does.
+        """
+        Warming(self._execution, _place_of(executor), executor.cores).claim()
+
     def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
         """Have executors ready for tasks of operators, before state partitions move there.
 
@@ -215,8 +234,7 @@ class Steering:
         wanted = set(executors)
         for executor in self.executors():
             if executor.id in wanted:
-                location = f"executor_{executor.host}_{executor.id}"
-                Warming(self._execution, location, executor.cores).warm(self.operators, place)
+                Warming(self._execution, _place_of(executor), executor.cores).warm(self.operators, place)
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""
@@ -250,6 +268,7 @@ class Steering:
         Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
         """
         batch, present, failed = self.batch, {each.id: each for each in self.executors() if not each.leaving}, False
+        known = self._alive()
         while not self._closed.wait(_PACE):
             try:
                 if not self._query.isActive:
@@ -258,6 +277,7 @@ class Steering:
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
+                known = self._met(there, known)
                 if present.keys() != there:
                     present = {each.id: each for each in self.executors() if each.id in there}
                 before, batch = batch, self.batch
@@ -276,6 +296,16 @@ class Steering:
                 if not failed:  # it is tried again, and said once
                     _log.warning("forebay could not look for lost executors: %s", error)
                 failed = True
+
+    def _met(self, there: frozenset[str], known: frozenset[str]) -> frozenset[str]:
+        """Tell of executors that have joined, as soon as Spark can say where they are; those that are known now."""
+        new = there - known
+        found = [each for each in self._listed(ready=False) if each.id in new] if new else []
+        with self._lock:
+            callbacks = list(self._told_of_joined)
+        for executor, callback in itertools.product(found, callbacks):
+            threading.Thread(target=callback, args=[executor], name="forebay joined", daemon=True).start()
+        return known.union(each.id for each in found)
 
     def _lost(self, executor: Executor) -> None:
         with self._lock:
@@ -346,6 +376,14 @@ class Steering:
             self._stores = found
         return found
 
+    def _listed(self, *, ready: bool = True) -> Iterator[Executor]:
+        """The executors that are alive; with ``ready`` those whose port Spark knows."""
+        listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
+        for each in (listed.apply(place) for place in range(listed.length())):
+            host, _, port = each.hostPort().rpartition(":")
+            if each.id() in alive and (host or not ready):
+                yield Executor(each.id(), host or port, each.totalCores(), each.id() in leaving, each.isExcluded())
+
     def _alive(self) -> frozenset[str]:
         if self._context.isLocal():
             return frozenset(["driver"])
@@ -360,6 +398,11 @@ class Steering:
         """The micro-batch that has been planned last in this run."""
         last = self._execution.lastExecution()
         return None if last is None else int(last.currentBatchId())
+
+
+def _place_of(executor: Executor) -> str:
+    """An executor as Spark names it where a task had best run."""
+    return f"executor_{executor.host}_{executor.id}"
 
 
 def _stores_in(root: str) -> list[_Store]:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from forebay.spark.worker.operator import STATE
 from forebay.spark.worker.stages import PAYLOAD, VNODE
-from forebay.spark.worker.warming import Warmed, warmer
+from forebay.spark.worker.warming import Warmed, loading, warmer
 from forebay.state.places import Place
 
 ROUNDS = 3
@@ -72,6 +72,12 @@ class Warming:
             slots.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
         tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
         self._slots = execution.sparkSessionForStream().sparkContext().makeRDD(jvm.PythonUtils.toSeq(slots), tag)
+
+    def claim(self) -> None:
+        """Take all slots at once, before a micro-batch does, and load there what Python workers need."""
+        text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark's serializers have no types
+        slots: RDD[str] = RDD(self._slots.toJavaRDD(), self._context, text)
+        self._context.runJob(slots, loading)
 
     def warm(self, operators: list[int], place: Place | None) -> None:
         """Have it ready; returns when it is.

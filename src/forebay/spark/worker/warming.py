@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,16 +30,26 @@ def warmer(place: Place | None) -> ArrowMap:
 
     def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.monotonic()
-        startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
-        startup.load_all()
-        _rehearse()
-        startup.settle()
+        _load()
         if place is not None:
             place.prepare()
         time.sleep(max(0.0, began + TOGETHER - time.monotonic()))
         yield from batches
 
     return warm
+
+
+def loading(rows: Iterable[str]) -> Iterator[int]:
+    """Load what an operator needs, in a task of forebay's own; how many rows it has."""
+    _load()
+    yield sum(1 for _ in rows)
+
+
+def _load() -> None:
+    startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
+    startup.load_all()
+    _rehearse()
+    startup.settle()
 
 
 def _rehearse() -> None:
