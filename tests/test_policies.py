@@ -354,6 +354,16 @@ def test_who_works_at_many_partitions_side_by_side_is_not_slow_for_one_that_has_
     assert slow.is_slow({})
 
 
+def test_who_was_slow_while_that_was_little_is_found_when_it_is_much():
+    """What it took then is not taken for what its partition usually takes."""
+    levelling, here, rows = Levelling(), dict(enumerate("abcd")), dict.fromkeys(range(4), 100)
+    for batch in range(30):
+        times = {0: 300 if batch < 5 else 960, 1: 300, 2: 300, 3: 300}
+        assert levelling.take(batch, levelled(here, times, rows, "abcd"), lasted=4000) is None
+    found = [levelling.take(batch, levelled(here, {**times, 0: 2000}, rows, "abcd"), lasted=6000) for batch in range(30, 36)]
+    assert any(overload is not None and overload.slow for overload in found)
+
+
 def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after_the_other():
     levelling, here, rows, moves = Levelling(), {0: "a", 1: "b", 2: "c", 3: "d"}, dict.fromkeys(range(4), 100), 0
     for batch in range(100):

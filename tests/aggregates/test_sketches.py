@@ -140,11 +140,18 @@ def test_values_of_any_kind_are_counted_with_null_and_nan():
         (lambda: fb.approx_top_k("x", 5, maxItemsTracked=4), "maxItemsTracked=4"),
         (lambda: fb.count_min_sketch("x", 0.0, 0.9), "eps=0.0"),
         (lambda: fb.count_min_sketch("x", 0.1, 1.0), "confidence=1.0"),
-        (lambda: fb.hll_sketch_agg("x", lgConfigK="12"), "lgConfigK='12'; it must be a Python number"),
-        (lambda: fb.approx_percentile("x", "0.5"), "percentage='0.5'; it must be a Python number"),
-        (lambda: fb.percentile("x", [0.5, None]), "percentage=None; it must be a Python number"),
+        (lambda: fb.hll_sketch_agg("x", lgConfigK="12"), "lgConfigK='12'; it must be a number of Python"),
+        (lambda: fb.approx_percentile("x", "0.5"), "percentage='0.5'; it must be a number of Python"),
+        (lambda: fb.percentile("x", [0.5, None]), "percentage=None; it must be a number of Python"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(make, named):
     with pytest.raises(InvalidArgument, match=named):
         make()
+
+
+def test_numbers_may_be_those_of_numpy():
+    made = fb.approx_percentile("x", np.linspace(0, 1, 3), accuracy=np.int64(100)).options
+    assert made == {"percentage": [0.0, 0.5, 1.0], "accuracy": 100}
+    assert {type(each) for each in (*made["percentage"], made["accuracy"])} == {float, int}
+    assert fb.percentile("x", range(2)).options["percentage"] == [0, 1]

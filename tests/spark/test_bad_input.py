@@ -90,6 +90,8 @@ def test_an_idle_timeout_after_a_join_of_streams_by_spark(df):
     with pytest.raises(InvalidArgument, match="idleTimeout goes by the watermark of the query"):
         grouped.firing(idleTimeout="1 hour")
     grouped.firing(every="1 minute")
+    together = left.join(right.withColumnRenamed("at", "timestamp"), ["timestamp"])
+    fb.groupBy(together, fb.window("timestamp", "1 hour")).firing(idleTimeout="1 hour")
     static = df.sparkSession.range(3).withColumnRenamed("id", "n")
     fb.groupBy(left.join(static, "n"), fb.window("timestamp", "1 hour")).firing(idleTimeout="1 hour")
 
@@ -101,7 +103,8 @@ def test_an_idle_timeout_after_a_join_of_streams_by_spark(df):
         (lambda df: fb.join(df, df, 3, fb.window("timestamp", "1 hour")), "got 3 for a key"),
         (lambda df: fb.intervalJoin(df, df, F.col("n"), "0 seconds", "1 hour"), "got a Column in on="),
         (lambda df: fb.continuousJoin(df, df, [F.col("n")], "n > 1"), "got a Column in on="),
-        (lambda df: hourly(df).agg(fb.percentile("n", F.lit(0.5))), "it must be a Python number"),
+        (lambda df: fb.groupBy(df, fb.window("timestamp", "1 hour"), 3), "got 3 for a key"),
+        (lambda df: hourly(df).agg(fb.percentile("n", F.lit(0.5))), "it must be a number of Python"),
     ],
 )
 def test_keys_and_numbers_that_are_none(df, call, message):

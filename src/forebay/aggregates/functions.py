@@ -6,8 +6,9 @@ or any Column expression. Examples of all of them are in ``docs/aggregates.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay.aggregates.bound import COUNTED
@@ -231,9 +232,10 @@ def hll_sketch_agg(col: ColumnOrName, lgConfigK: int = 12) -> Aggregate:
     +---+
     <BLANKLINE>
     """
-    if not 4 <= _number("hll_sketch_agg", "lgConfigK", lgConfigK) <= 21:
-        raise InvalidArgument(f"hll_sketch_agg() got lgConfigK={lgConfigK}; it can be 4 to 21")
-    return Aggregate("hll_sketch_agg", (col,), {"lgConfigK": lgConfigK})
+    size = _number("hll_sketch_agg", "lgConfigK", lgConfigK)
+    if not 4 <= size <= 21:
+        raise InvalidArgument(f"hll_sketch_agg() got lgConfigK={size}; it can be 4 to 21")
+    return Aggregate("hll_sketch_agg", (col,), {"lgConfigK": size})
 
 
 def kll_sketch_agg_double(col: ColumnOrName, k: int = 200) -> Aggregate:
@@ -282,7 +284,8 @@ def approx_percentile(col: ColumnOrName, percentage: float | Sequence[float], ac
     value = _percentages("approx_percentile", percentage)
     if not all(0 <= each <= 1 for each in (value if isinstance(value, list) else [value])):
         raise InvalidArgument(f"approx_percentile() got the percentage {percentage!r}; percentages are between 0 and 1")
-    if _number("approx_percentile", "accuracy", accuracy) < 1:
+    accuracy = _number("approx_percentile", "accuracy", accuracy)
+    if accuracy < 1:
         raise InvalidArgument(f"approx_percentile() got accuracy={accuracy}; it must be positive")
     return Aggregate("approx_percentile", (col,), {"percentage": value, "accuracy": accuracy})
 
@@ -305,13 +308,13 @@ def approx_top_k(col: ColumnOrName, k: int = 5, maxItemsTracked: int = 10_000) -
     +--------+
     <BLANKLINE>
     """
-    most = _number("approx_top_k", "maxItemsTracked", maxItemsTracked)
-    if not 1 <= _number("approx_top_k", "k", k) <= most <= 1_000_000:
+    k, tracked = _number("approx_top_k", "k", k), _number("approx_top_k", "maxItemsTracked", maxItemsTracked)
+    if not 1 <= k <= tracked <= 1_000_000:
         raise InvalidArgument(
-            f"approx_top_k() got k={k} and maxItemsTracked={maxItemsTracked}; k is at least 1 and at most maxItemsTracked, "
+            f"approx_top_k() got k={k} and maxItemsTracked={tracked}; k is at least 1 and at most maxItemsTracked, "
             "which is at most 1,000,000"
         )
-    return Aggregate("approx_top_k", (col,), {"k": k, "maxItemsTracked": maxItemsTracked})
+    return Aggregate("approx_top_k", (col,), {"k": k, "maxItemsTracked": tracked})
 
 
 def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int = 0) -> Aggregate:
@@ -332,7 +335,8 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
     +-----+
     <BLANKLINE>
     """
-    if not _number("count_min_sketch", "eps", eps) > 0 or not 0 < _number("count_min_sketch", "confidence", confidence) < 1:
+    eps, confidence = _number("count_min_sketch", "eps", eps), _number("count_min_sketch", "confidence", confidence)
+    if not eps > 0 or not 0 < confidence < 1:
         raise InvalidArgument(
             f"count_min_sketch() got eps={eps} and confidence={confidence}; eps is positive, confidence between 0 and 1"
         )
@@ -340,7 +344,8 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
 
 
 def _k_of_kll(function: str, k: int) -> int:
-    if not 8 <= _number(function, "k", k) <= 65_535:
+    k = _number(function, "k", k)
+    if not 8 <= k <= 65_535:
         raise InvalidArgument(f"{function}() got k={k}; it can be 8 to 65535")
     return k
 
@@ -415,19 +420,22 @@ def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False
 
 
 def _percentages(function: str, percentage: Any) -> Any:
-    value = list(percentage) if isinstance(percentage, list | tuple) else percentage
-    if isinstance(value, list) and not value:
+    if isinstance(percentage, str | Real) or not isinstance(percentage, Iterable):
+        return _number(function, "percentage", percentage)
+    try:
+        found = list(percentage)
+    except TypeError:  # a Column has elements, and none that can be told
+        return _number(function, "percentage", percentage)
+    if not found:
         raise InvalidArgument(f"{function}() got no percentages: {percentage!r}")
-    for each in value if isinstance(value, list) else [value]:
-        _number(function, "percentage", each)
-    return value
+    return [_number(function, "percentage", each) for each in found]
 
 
 def _number(function: str, name: str, value: Any) -> Any:
-    """The value; `InvalidArgument` if it is a column or a text, say: it must be known before the query runs."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidArgument(f"{function}() got {name}={value!r}; it must be a Python number")
-    return value
+    """The number, also one of numpy's; `InvalidArgument` for a Column, say: it must be known before the query runs."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidArgument(f"{function}() got {name}={value!r}; it must be a number of Python")
+    return value.item() if hasattr(value, "item") else value
 
 
 def _counted(counted: bool) -> dict[str, Any]:

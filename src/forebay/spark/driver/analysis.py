@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -110,15 +111,29 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
 
 
 def joins_streams(df: DataFrame) -> bool:
-    """Whether rows come from a join of two streams that is Spark's own, whose results have an earlier watermark."""
+    """Whether rows come from a join of two streams that is Spark's own, whose results have an earlier watermark.
+
+    Where event times must be equal the results have the watermark of the rows.
+    """
+    jvm = df.sparkSession._jvm
+    assert jvm is not None
+    equal = getattr(getattr(jvm.org.apache.spark.sql.catalyst.planning, "ExtractEquiJoinKeys$"), "MODULE$")
     nodes = [df._jdf.queryExecution().analyzed()]
     while nodes:
         node = nodes.pop()
-        children = [node.children().apply(number) for number in range(node.children().length())]
+        children = _each(node.children())
         if node.nodeName() == "Join" and all(child.isStreaming() for child in children):
-            return True
+            found = equal.unapply(node)
+            keys = [*_each(found.get()._2()), *_each(found.get()._3())] if found.isDefined() else []
+            columns = [column for key in keys for column in _each(key.references().toSeq())]
+            if not any(column.metadata().contains(WATERMARK) for column in columns):
+                return True
         nodes += children
     return False
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(number) for number in range(sequence.length())]
 
 
 def require_timestamp(field: T.StructField) -> None:

@@ -82,10 +82,10 @@ def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
     """The keys that a call got, one by one or in lists, as Spark takes them; ``caller`` names the call in errors."""
     found: list[Column | str] = []
     for key in keys:
-        if isinstance(key, list | tuple):
-            found += keys_of(caller, key)
-        elif isinstance(key, str | Column):
+        if isinstance(key, str | Column):
             found.append(key)
+        elif isinstance(key, Iterable):
+            found += keys_of(caller, key)
         else:
             raise InvalidArgument(f"{caller} got {key!r} for a key; a key is a column's name or a Column")
     return tuple(found)

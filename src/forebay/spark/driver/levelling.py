@@ -169,11 +169,12 @@ class Levelling:
             self._grown |= {at: batch for each, at in work.here.items() if before and before.get(each) != at}
             return None
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
-        calm = counts <= 1.0 or work.load[work.busiest] <= max(LEAST_LOAD, LEAST_SHARE * lasted)
+        calm = counts <= 1.0 or work.load[work.busiest] <= LEAST_LOAD
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
-        if calm or busiest != work.busiest:
+        light = calm or work.load[work.busiest] <= LEAST_SHARE * lasted
+        if light or busiest != work.busiest:
             self._forget()
-        if calm:
+        if light:
             return None
         self._counts += counts
         self._firm = self._firm + counts if batch >= self._rested or counts > LEAST_AT_REST else 0.0

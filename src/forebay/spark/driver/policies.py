@@ -60,6 +60,7 @@ class Policies:
         self._overloads = Levelling()
         self._looked = -1
         self._hosts: set[str] = set()
+        self._claims: dict[str, threading.Thread] = {}
         self._enlisting: threading.Thread | None = None
         self._scaling: threading.Thread | None = None
         self._levelling: threading.Thread | None = None
@@ -132,6 +133,8 @@ class Policies:
     def _scale_out(self, joined: set[str]) -> None:
         """Give executors that have joined their share, or say when that will be tried again."""
         others = self._newcomers.waiting - joined
+        for claim in [self._claims.pop(each) for each in joined & self._claims.keys()]:
+            claim.join()  # what follows needs the same slots
         try:
             shares = {partition: each for partition, each in self._handover.balanced().items() if each not in others}
             self._handover.hand(SCALE_OUT, shares)
@@ -151,7 +154,10 @@ class Policies:
         return True
 
     def _joined(self, executor: Executor) -> None:
-        """Have an executor made ready before Spark gives it tasks of a micro-batch; its share comes later."""
+        """Have an executor claimed before Spark gives it tasks of a micro-batch; its share comes later."""
+        self._claims[executor.id] = _in_background(lambda: self._claim(executor))
+
+    def _claim(self, executor: Executor) -> None:
         try:
             self._steering.claim(executor)
         except Exception as error:  # as when it is lost meanwhile

@@ -33,7 +33,7 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,7 +132,13 @@ class Steering:
 
     def executors(self) -> list[Executor]:
         """The executors that are alive, by number. One that has just come is left out until Spark knows its port."""
-        return sorted(self._listed(), key=lambda each: (len(each.id), each.id))
+        listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
+        found = [
+            Executor(each.id(), host, each.totalCores(), each.id() in leaving, each.isExcluded())
+            for each in (listed.apply(i) for i in range(listed.length()))
+            if each.id() in alive and (host := each.hostPort().rpartition(":")[0])  # without a port it is not ready
+        ]
+        return sorted(found, key=lambda each: (len(each.id), each.id))
 
     @property
     def partitions(self) -> int:
@@ -197,22 +203,22 @@ class Steering:
         self._watch()
 
     def on_joined(self, callback: OnJoined) -> None:
-        """Have a function told of executors that join, a fraction of a second after Spark can give them tasks.
+        """Have a function told of executors that join, a fraction of a second after they are ready.
 
         Parameters
         ----------
         callback : callable
-            It is called with the executor, in a thread of its own.
+            It is called with the executor, and returns at once.
         """
         with self._lock:
             self._told_of_joined.append(callback)
         self._watch()
 
     def claim(self, executor: Executor) -> None:
-        """Take all slots of an executor that has just joined, and load there what Python workers need.
+        """Take all slots of an executor that has just joined, and load there what Python workers need; returns when it has.
 
-        Else a micro-batch would wait for its first tasks, which take half a minute there if there is little CPU. It returns
-        when that is done. What else there is to do before state partitions move there, `warm` does.
+        Else a micro-batch may begin, and wait for its first tasks there, which take half a minute if there is little CPU.
+        What else there is to do before state partitions move there, `warm` does.
         """
         Warming(self._execution, _place_of(executor), executor.cores).claim()
 
@@ -268,7 +274,6 @@ class Steering:
         Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
         """
         batch, present, failed = self.batch, {each.id: each for each in self.executors() if not each.leaving}, False
-        known = self._alive()
         while not self._closed.wait(_PACE):
             try:
                 if not self._query.isActive:
@@ -277,9 +282,8 @@ class Steering:
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
-                known = self._met(there, known)
                 if present.keys() != there:
-                    present = {each.id: each for each in self.executors() if each.id in there}
+                    present = self._met({each.id: each for each in self.executors() if each.id in there}, present)
                 before, batch = batch, self.batch
                 with self._lock:
                     if batch != before:
@@ -297,15 +301,13 @@ class Steering:
                     _log.warning("forebay could not look for lost executors: %s", error)
                 failed = True
 
-    def _met(self, there: frozenset[str], known: frozenset[str]) -> frozenset[str]:
-        """Tell of executors that have joined, as soon as Spark can say where they are; those that are known now."""
-        new = there - known
-        found = [each for each in self._listed(ready=False) if each.id in new] if new else []
+    def _met(self, executors: dict[str, Executor], before: Mapping[str, Executor]) -> dict[str, Executor]:
+        """Tell of executors that were not there before; gives all."""
         with self._lock:
             callbacks = list(self._told_of_joined)
-        for executor, callback in itertools.product(found, callbacks):
-            threading.Thread(target=callback, args=[executor], name="forebay joined", daemon=True).start()
-        return known.union(each.id for each in found)
+        for executor, callback in itertools.product(executors.keys() - before.keys(), callbacks):
+            callback(executors[executor])
+        return executors
 
     def _lost(self, executor: Executor) -> None:
         with self._lock:
@@ -375,14 +377,6 @@ class Steering:
         if self._query.lastProgress is not None:  # before, there may be more to come
             self._stores = found
         return found
-
-    def _listed(self, *, ready: bool = True) -> Iterator[Executor]:
-        """The executors that are alive; with ``ready`` those whose port Spark knows."""
-        listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
-        for each in (listed.apply(place) for place in range(listed.length())):
-            host, _, port = each.hostPort().rpartition(":")
-            if each.id() in alive and (host or not ready):
-                yield Executor(each.id(), host or port, each.totalCores(), each.id() in leaving, each.isExcluded())
 
     def _alive(self) -> frozenset[str]:
         if self._context.isLocal():

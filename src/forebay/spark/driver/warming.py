@@ -75,9 +75,8 @@ class Warming:
 
     def claim(self) -> None:
         """Take all slots at once, before a micro-batch does, and load there what Python workers need."""
-        text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark's serializers have no types
-        slots: RDD[str] = RDD(self._slots.toJavaRDD(), self._context, text)
-        self._context.runJob(slots, loading)
+        with self._for_the_query():
+            self._context.runJob(self._python(self._slots.toJavaRDD()), loading)
 
     def warm(self, operators: list[int], place: Place | None) -> None:
         """Have it ready; returns when it is.
@@ -89,16 +88,22 @@ class Warming:
         place : Place or None
             Where state lives; if replicas are kept, the agent of the executor's host is started.
         """
+        with self._for_the_query():
+            self._pack(time.monotonic() + SECONDS)  # first, for tasks of pack come as soon as a slot is free
+            self._load_state(operators)
+        self._run_operator(len(operators), place)
+
+    @contextlib.contextmanager
+    def _for_the_query(self) -> Iterator[None]:
+        """Jobs take part in the query, and are cancelled when they have taken so long that they are of no use."""
         tag = f"forebay-{uuid.uuid4()}"
         late = threading.Timer(SECONDS, lambda: self._context.cancelJobsWithTag(tag))
         late.start()
         try:
             with self._as_of_the_query({"spark.job.tags": tag}):
-                self._pack(time.monotonic() + SECONDS)  # first, for tasks of pack come as soon as a slot is free
-                self._load_state(operators)
+                yield
         finally:
             late.cancel()
-        self._run_operator(len(operators), place)
 
     def _pack(self, deadline: float) -> None:
         """Read and pack some of what a micro-batch has packed, once more."""
@@ -209,10 +214,11 @@ class Warming:
 
     def _run(self, rows: Any, part: int, slots: int) -> None:
         """Have slots of the executor make a part of some rows, which get no further than a Python worker."""
-        pairs = self._slots.toJavaRDD().cartesian(rows.toJavaRDD()).keys()
-        text = UTF8Deserializer()  # type: ignore[no-untyped-call]  # pyspark's serializers have no types
-        made: RDD[str] = RDD(pairs, self._context, text)
-        self._context.runJob(made, _count, [slot * rows.getNumPartitions() + part for slot in range(slots)])
+        pairs = self._python(self._slots.toJavaRDD().cartesian(rows.toJavaRDD()).keys())
+        self._context.runJob(pairs, _count, [slot * rows.getNumPartitions() + part for slot in range(slots)])
+
+    def _python(self, texts: Any) -> RDD[str]:
+        return RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # it has no types
 
 
 def _count(rows: Iterable[str]) -> list[int]:

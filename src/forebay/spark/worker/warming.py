@@ -30,7 +30,10 @@ def warmer(place: Place | None) -> ArrowMap:
 
     def warm(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         began = time.monotonic()
-        _load()
+        startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
+        startup.load_all()
+        _rehearse()
+        startup.settle()
         if place is not None:
             place.prepare()
         time.sleep(max(0.0, began + TOGETHER - time.monotonic()))
@@ -40,16 +43,10 @@ def warmer(place: Place | None) -> ArrowMap:
 
 
 def loading(rows: Iterable[str]) -> Iterator[int]:
-    """Load what an operator needs, in a task of forebay's own; how many rows it has."""
-    _load()
-    yield sum(1 for _ in rows)
-
-
-def _load() -> None:
-    startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
+    """Load the modules that an operator needs, in a task of forebay's own; how many rows it has."""
+    startup.loads(startup.dumps(None))  # as above
     startup.load_all()
-    _rehearse()
-    startup.settle()
+    yield sum(1 for _ in rows)
 
 
 def _rehearse() -> None:
