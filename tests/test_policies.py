@@ -364,6 +364,19 @@ def test_who_was_slow_while_that_was_little_is_found_when_it_is_much():
     assert any(overload is not None and overload.slow for overload in found)
 
 
+@pytest.mark.parametrize("lasts", [1, 9])
+def test_an_executor_that_always_has_more_to_do_loses_all_when_it_turns_slow_and_nothing_for_a_pause(lasts):
+    """It is overloaded before, so its first slow micro-batch would take one of its partitions, and the rest would stay."""
+    levelling, here, rows = Levelling(), {0: "a", 1: "b", 2: "a", 3: "c"}, dict.fromkeys(range(4), 100)
+    found = {}
+    for batch in range(14):
+        slow = 5 if 12 <= batch < 12 + lasts else 1
+        times = {0: 1600 * slow, 1: 800, 2: 1600 * slow, 3: 800}  # two beside each other take twice as long
+        overload = levelling.take(batch, levelled(here, times, rows, "abc"), lasted=3000 * slow)
+        found |= {} if overload is None else {batch: overload.slow}
+    assert found == dict.fromkeys(range(4, 12), False) | {13: lasts > 1}
+
+
 def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after_the_other():
     levelling, here, rows, moves = Levelling(), {0: "a", 1: "b", 2: "c", 3: "d"}, dict.fromkeys(range(4), 100), 0
     for batch in range(100):

@@ -18,7 +18,7 @@ REST, LEAST_AT_REST = 20, PATIENCE / 2
 """and for so many after a handover for that reason only those that count for more than the second, unless it is slow."""
 SLOW, SUSPECTED = 3.0, 1.4
 """An overloaded executor is slow if it needs so many times as long for a row as the others, in these together or in the
-last one, and as many times as the second before that: one odd micro-batch is not enough."""
+last one, and as many times as the second in both the last one and those before: one odd micro-batch is not enough."""
 COLD = 3
 """So many micro-batches after it was given a partition an executor is not taken for slow: it may have to warm up."""
 LEAST_LOAD, LEAST_SHARE = 100.0, 0.25
@@ -182,11 +182,17 @@ class Levelling:
         if self._counts < PATIENCE:
             return None
         cold = batch - self._grown.get(work.busiest, -COLD - 1) <= COLD
-        suspected = not cold and earlier is not None and earlier.is_slow(self._usual, SUSPECTED)
-        slow = suspected and (self._work.is_slow(self._usual) or work.is_slow(self._usual))
-        if not slow and self._firm < PATIENCE:
+        slow = not cold and self._is_slow(earlier, work)
+        odd = not cold and work.is_slow(self._usual)
+        if not slow and (odd or self._firm < PATIENCE):  # the next one tells whether an odd one was a pause
             return None
         return Overload(work.busiest, slow, self._work)
+
+    def _is_slow(self, earlier: Work | None, last: Work) -> bool:
+        """Whether the busiest executor is slow, by micro-batches before the last one, the last one, and all together."""
+        both = earlier is not None and all(some.is_slow(self._usual, SUSPECTED) for some in (earlier, last))
+        together = self._work is not None and self._work.is_slow(self._usual)
+        return both and (together or last.is_slow(self._usual))
 
     def rest(self, batch: int, going: Collection[int]) -> None:
         """Begin anew, since partitions go elsewhere after a micro-batch.
