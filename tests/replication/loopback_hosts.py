@@ -48,6 +48,7 @@ class Hosts:
         self.directory = directory
         self.safe = directory / "checkpoint"
         self.threads: list[Thread] = []
+        self.killed: list[str] = []
         self.manager = Manager("127.0.0.1", "a secret", replicas)
         self.manager.register(QUERY, lambda vnode: vnode % partitions, self.place if uploading else None)
         self.application = Application(
@@ -108,10 +109,14 @@ class Hosts:
 
     def kill(self, host: int) -> None:
         pid = self.pid(host)
+        self.killed.append(self.address(host))
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not _runs(pid))
 
     def close(self) -> None:
+        with self.manager._lock:
+            for address in self.killed:  # else the manager waits until their silence has been long enough
+                self.manager._forget(address)
         self.manager.end(10)
         for thread in self.threads:
             thread.join(120)
