@@ -133,8 +133,9 @@ class Policies:
     def _scale_out(self, joined: set[str]) -> None:
         """Give executors that have joined their share, or say when that will be tried again."""
         others = self._newcomers.waiting - joined
-        for claim in [self._claims.pop(each) for each in joined & self._claims.keys()]:
-            claim.join()  # what follows needs the same slots
+        for each in joined:
+            if (claim := self._claims.pop(each, None)) is not None:
+                claim.join()  # what follows needs the same slots
         try:
             shares = {partition: each for partition, each in self._handover.balanced().items() if each not in others}
             self._handover.hand(SCALE_OUT, shares)
