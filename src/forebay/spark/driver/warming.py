@@ -218,7 +218,7 @@ class Warming:
         self._context.runJob(pairs, _count, [slot * rows.getNumPartitions() + part for slot in range(slots)])
 
     def _python(self, texts: Any) -> RDD[str]:
-        return RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # it has no types
+        return RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types for it
 
 
 def _count(rows: Iterable[str]) -> list[int]:

@@ -44,7 +44,7 @@ def warmer(place: Place | None) -> ArrowMap:
 
 def loading(rows: Iterable[str]) -> Iterator[int]:
     """Load the modules that an operator needs, in a task of forebay's own; how many rows it has."""
-    startup.loads(startup.dumps(None))  # as above
+    startup.loads(startup.dumps(None))  # sets the number of threads, as in `warmer`
     startup.load_all()
     yield sum(1 for _ in rows)
 
