@@ -6,7 +6,6 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -20,6 +19,7 @@ from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, Uns
 from forebay.spark.driver.columns import quoted
 from forebay.spark.driver.conf import WATERMARK
 from forebay.spark.driver.plans import redefined
+from forebay.spark.driver.trees import elements, subtree
 
 _NO_COLUMN = ("UNRESOLVED_COLUMN", "MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRAME_COLUMN")
 """How the conditions of errors begin that say that there is no such column."""
@@ -118,22 +118,14 @@ def joins_streams(df: DataFrame) -> bool:
     jvm = df.sparkSession._jvm
     assert jvm is not None
     equal = getattr(getattr(jvm.org.apache.spark.sql.catalyst.planning, "ExtractEquiJoinKeys$"), "MODULE$")
-    nodes = [df._jdf.queryExecution().analyzed()]
-    while nodes:
-        node = nodes.pop()
-        children = _each(node.children())
-        if node.nodeName() == "Join" and all(child.isStreaming() for child in children):
+    for node in subtree(df._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "Join" and all(child.isStreaming() for child in elements(node.children())):
             found = equal.unapply(node)
-            keys = [*_each(found.get()._2()), *_each(found.get()._3())] if found.isDefined() else []
-            columns = [column for key in keys for column in _each(key.references().toSeq())]
+            keys = [*elements(found.get()._2()), *elements(found.get()._3())] if found.isDefined() else []
+            columns = [column for key in keys for column in elements(key.references().toSeq())]
             if not any(column.metadata().contains(WATERMARK) for column in columns):
                 return True
-        nodes += children
     return False
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(number) for number in range(sequence.length())]
 
 
 def require_timestamp(field: T.StructField) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.trees import subtree
 
 Keys = Column | str | list[Column | str] | tuple[Column | str, ...]
 """What a call takes for keys: one, or several in a list."""
@@ -64,13 +65,8 @@ def _without(text: str, opening: str, *, inner: bool) -> str:
 
 def _binaries(node: Any) -> Iterator[bytes]:
     """The binary values that are written in an expression, from left to right."""
-    if node.getClass().getSimpleName() == "Literal":
-        if isinstance(node.value(), bytes):
-            yield node.value()
-    else:
-        children = node.children()
-        for place in range(children.size()):
-            yield from _binaries(children.apply(place))
+    literals = (each for each in subtree(node) if each.getClass().getSimpleName() == "Literal")
+    return (literal.value() for literal in literals if isinstance(literal.value(), bytes))
 
 
 def same_expression(one: Column, other: Column) -> bool:

@@ -43,6 +43,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
+from forebay.spark.driver.trees import elements
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
 from forebay.store.archive import archive_at
@@ -135,7 +136,7 @@ class Steering:
         listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
         found = [
             Executor(each.id(), host, each.totalCores(), each.id() in leaving, each.isExcluded())
-            for each in (listed.apply(i) for i in range(listed.length()))
+            for each in elements(listed)
             if each.id() in alive and (host := each.hostPort().rpartition(":")[0])  # without a port it is not ready
         ]
         return sorted(found, key=lambda each: (len(each.id), each.id))

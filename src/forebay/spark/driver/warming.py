@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import DataFrame, SparkSession
 
+from forebay.spark.driver.trees import elements, subtree
 from forebay.spark.worker.operator import STATE
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.spark.worker.warming import Warmed, loading, warmer
@@ -152,11 +153,10 @@ class Warming:
 
     def _packing(self, plan: Any) -> list[Any]:
         """The parts of a plan that pack what comes from sources: each is below a shuffle, and has no other one within it."""
-        children = _children(plan)
+        children = elements(plan.children())
         if self._is(plan, _SHUFFLE):
-            output = children[0].output()
-            columns = {output.apply(number).name() for number in range(output.length())}
-            if columns == {VNODE, PAYLOAD} and not any(self._stands_apart(node) for node in _nodes(children[0])):
+            columns = {column.name() for column in elements(children[0].output())}
+            if columns == {VNODE, PAYLOAD} and not any(self._stands_apart(node) for node in subtree(children[0])):
                 return children
         return [part for child in children for part in self._packing(child)]
 
@@ -175,7 +175,7 @@ class Warming:
                 plan.outputOrdering(),
                 self._jvm.scala.Option.empty(),
             )
-        children = _children(plan)
+        children = elements(plan.children())
         if self._is(plan, _BROADCAST):
             return plan
         if not children:
@@ -223,16 +223,6 @@ class Warming:
 
 def _count(rows: Iterable[str]) -> list[int]:
     return [sum(1 for _ in rows)]
-
-
-def _children(plan: Any) -> list[Any]:
-    return [plan.children().apply(number) for number in range(plan.children().length())]
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _children(plan):
-        yield from _nodes(child)
 
 
 @contextlib.contextmanager
