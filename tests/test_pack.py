@@ -177,3 +177,29 @@ def test_sessions_have_to_leave_fewer_rows_than_cells(windows, goes_on):
     until = NEVER if isinstance(windows, SessionWindows) else None
     list(pack(iter(rows.to_batches(CHUNK_ROWS)), plan, vnode_ids(1, 1), fired_until=until, packed=done))
     assert done.combined == (2 if goes_on else 1) * CHUNK_ROWS
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.list_(pa.float64()), pa.struct([("x", pa.binary())])])
+def test_keys_with_one_hash_are_not_combined(kind):
+    """Keys may be chosen such that Spark's hashes of them are equal."""
+    values = {
+        pa.int64(): [1, 2, None],
+        pa.string(): ["a", "b", None],
+        pa.list_(pa.float64()): [[1.0], [None], None],
+        pa.struct([("x", pa.binary())]): [{"x": b"a"}, {"x": None}, None],
+    }[kind]
+    keys, starts = pa.array([values[row % 3] for row in range(90)], kind), np.arange(90)
+    rows = {TIME: pa.array(starts, pa.timestamp("us")), END: pa.array(starts + GAP, pa.timestamp("us"))}
+    chunk = pa.record_batch({**rows, HIGH: np.full(90, 5), "k0": keys, "a0": starts})
+    packed = pa.schema([("k0", kind), ("a0", pa.int64())])
+    plan = replace(session_plan(COUNT), packed=packed)
+    found = [row for _, blob in pack(iter([chunk]), plan, vnode_ids(2, 1), fired_until=NEVER) for row in rows_of(blob)]
+    of_first = [row for row in found if row["k0"] == values[0]]
+    assert [(row[START], row[END], row["rows"]) for row in of_first] == [(0, 87 + GAP, 30)]
+    assert sum(row["rows"] for row in found) == 90
+    assert {str(row["k0"]) for row in found} == set(map(str, values))
+    assert all(row[END] - row[START] == GAP for row in found if row["k0"] != values[0])
+
+
+def rows_of(blob):
+    return [row for batch in blobs.read(blob)[0] for row in batch.to_pylist()]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, BoundAggregate
+from forebay.aggregates.grouping import Sessions
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
@@ -88,6 +89,8 @@ def rehearse(directory: Path) -> Iterator[str]:
         yield name
     _read_and_clear(directory / "many")
     yield "many windows"
+    _find_sessions()
+    yield "sessions before the shuffle"
 
 
 def rehearse_some(directory: Path) -> None:
@@ -99,6 +102,7 @@ def rehearse_some(directory: Path) -> None:
         if name in _SOME:
             _run(plan, directory / name, updating=updating)
     _read_and_clear(directory / "many")
+    _find_sessions()
 
 
 _SOME = ("tumbling windows, holistic", "sessions, holistic", "sessions, incremental", "a global window")
@@ -183,6 +187,11 @@ def _read_and_clear(directory: Path) -> None:
     store.remove(slots[: len(slots) * 9 // 10])
     store.commit()
     store.close()
+
+
+def _find_sessions() -> None:
+    times = np.arange(_ROWS)
+    Sessions.found(times % _KEYS, times, times + _GAP, times < _GAP)
 
 
 def _rows(plan: WindowPlan, number: int) -> pa.RecordBatch:

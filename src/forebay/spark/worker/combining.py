@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.grouping import Integers, Sessions
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import partial_batch
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
@@ -49,32 +50,42 @@ class Combiner:
         return PAYS if self.fired_until is None else PAYS_IN_SESSIONS
 
     def combined(
-        self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer]
+        self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
-        """Partial aggregates in order of their cells, and those."""
+        """Partial aggregates in order of their cells, and those; ``owners`` has the hash of each row's key."""
         frame = pl.DataFrame(rows.append_column(_CELL, pa.array(cells)))
         by: tuple[str, ...] = (_CELL,)
         if self.fired_until is not None:
-            frame, by = self._in_sessions(frame), (_CELL, _SESSION)
+            frame, by = self._in_sessions(frame, owners), (_CELL, _SESSION)
         packed = partial_batch(self.plan, frame, by)
         return packed.drop_columns(list(by)), packed[_CELL].to_numpy()
 
-    def _in_sessions(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _in_sessions(self, rows: pl.DataFrame, owners: Integers) -> pl.DataFrame:
         """Rows with the number of a session that they share with others of their key, and with its bounds.
 
-        Those of a key that overlap are in one session, whatever else comes for it. A row that may be late is judged alone.
+        Those of a key that overlap are in one session, whatever else comes for it. A row that may be late is judged alone,
+        and so is one that has another key than the first row of its session: their keys have the same hash.
         """
-        keys = [pl.col(key) for key in self.plan.keys] or [pl.lit(0)]
-        numbered = rows.with_row_index("place")
-        alone = pl.col(END) <= self.fired_until
-        open_ = numbered.filter(~alone).sort(START, maintain_order=True)
-        reached = pl.col(END).cum_max().shift(1).over(keys)
-        session = (pl.col(START) >= reached).fill_null(value=False).cast(pl.Int64).cum_sum().over(keys)
-        open_ = open_.with_columns(session.alias(_SESSION))
-        single = numbered.filter(alone).with_columns((-1 - pl.col("place").cast(pl.Int64)).alias(_SESSION))
-        placed = pl.concat([open_, single]).sort("place")
-        by = [*keys, pl.col(_SESSION)]
-        return placed.with_columns(pl.col(START).min().over(by), pl.col(END).max().over(by))
+        starts, ends = rows[START].to_numpy(), rows[END].to_numpy()
+        alone = ends <= self.fired_until
+        while True:
+            sessions = Sessions.found(owners, starts, ends, alone)
+            strange = self._strange(rows, sessions)
+            if not len(strange):
+                break
+            alone[strange] = True
+        numbers, start, end = sessions.of, sessions.start[sessions.of], sessions.end[sessions.of]
+        return rows.with_columns(pl.Series(_SESSION, numbers), pl.Series(START, start), pl.Series(END, end))
+
+    def _strange(self, rows: pl.DataFrame, sessions: Sessions) -> Integers:
+        """The rows that have another key than the first one of their session."""
+        firsts = sessions.first[sessions.of]
+        later = np.flatnonzero(firsts != np.arange(rows.height))
+        keys = rows.select(self.plan.keys)
+        differ = np.zeros(len(later), np.bool_)
+        for one, other in zip(keys[later], keys[firsts[later]], strict=True):
+            differ |= one.ne_missing(other).to_numpy()
+        return later[differ]
 
 
 def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: int | None) -> Combiner | None:
@@ -94,7 +105,10 @@ def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: 
         return Combiner(plan)
     by_arrival = any(aggregate.function in _BY_ARRIVAL for aggregate in plan.aggregation.aggregates)
     sessions = isinstance(plan.windows, SessionWindows) and plan.idle_timeout is None and not by_arrival
-    return Combiner(_carrying(plan, START, END), fired_until) if sessions and fired_until is not None else None
+    if not sessions or fired_until is None:
+        return None
+    of_sessions = replace(plan, aggregation=replace(plan.aggregation, keys=()))  # each of which is of one key
+    return Combiner(_carrying(of_sessions, *plan.keys, START, END), fired_until)
 
 
 def _carrying(plan: WindowPlan, *columns: str) -> WindowPlan:

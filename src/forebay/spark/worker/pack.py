@@ -83,7 +83,9 @@ def pack(
             beside[ARRIVAL] = chunk[ARRIVAL]
         for name, values in beside.items():
             rows = rows.append_column(name, values)
-        batch, codes = _arranged(rows, cells.codes) if combiner is None else combiner.combined(rows, cells.codes)
+        batch, codes = (
+            _arranged(rows, cells.codes) if combiner is None else combiner.combined(rows, cells.codes, cells.owners)
+        )
         if isinstance(plan.windows, AlignedWindows):
             batch = batch.append_column(SLICE, pa.array(cells.slices(codes)))
         cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
