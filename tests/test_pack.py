@@ -168,8 +168,8 @@ def test_a_task_stops_combining_when_it_does_not_pay():
 
 @pytest.mark.parametrize(("windows", "goes_on"), [(GlobalWindow(0), True), (SessionWindows(), False)])
 def test_sessions_have_to_leave_fewer_rows_than_cells(windows, goes_on):
-    """Each key has two rows, so combining leaves the half of them."""
-    keys = np.arange(2 * CHUNK_ROWS) // 2
+    """One key has two rows and the next has one, so combining leaves two thirds of them."""
+    keys = np.arange(2 * CHUNK_ROWS) * 2 // 3
     times = pa.array(np.zeros(len(keys), np.int64), pa.timestamp("us", "UTC"))
     ends = pa.array(np.full(len(keys), GAP), pa.timestamp("us", "UTC"))
     rows = pa.table({TIME: times, HIGH: keys, LOW: keys, END: ends, "k0": keys, "a0": keys})

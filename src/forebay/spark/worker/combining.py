@@ -17,10 +17,9 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.grouping import Integers, Sessions
 from forebay.engine.plan import WindowPlan
-from forebay.engine.results import partial_batch
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
 
-PAYS, PAYS_IN_SESSIONS = 0.7, 0.35
+PAYS, PAYS_IN_SESSIONS = 0.7, 0.5
 """Combining goes on while it leaves at most this share of the rows. Sessions of rows cost more to find than cells."""
 
 _CELL, _SESSION = "cell", "session"
@@ -52,13 +51,14 @@ class Combiner:
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
-        """Partial aggregates in order of their cells, and those; ``owners`` has the hash of each row's key."""
-        frame = pl.DataFrame(rows.append_column(_CELL, pa.array(cells)))
-        by: tuple[str, ...] = (_CELL,)
+        """Partial aggregates, and their cells; ``owners`` has the hash of each row's key."""
+        frame, by = pl.DataFrame(rows.append_column(_CELL, pa.array(cells))), _CELL
         if self.fired_until is not None:
-            frame, by = self._in_sessions(frame, owners), (_CELL, _SESSION)
-        packed = partial_batch(self.plan, frame, by)
-        return packed.drop_columns(list(by)), packed[_CELL].to_numpy()
+            frame, by = self._in_sessions(frame, owners), _SESSION
+        assert isinstance(self.plan.aggregation, Aggregation)
+        partials = self.plan.aggregation.partial(frame, (by,))
+        stored = partials.drop(by, _CELL, strict=False).to_arrow(compat_level=pl.CompatLevel.oldest())
+        return pa.concat_batches(stored.to_batches()), partials[_CELL].to_numpy()
 
     def _in_sessions(self, rows: pl.DataFrame, owners: Integers) -> pl.DataFrame:
         """Rows with the number of a session that they share with others of their key, and with its bounds.
@@ -108,7 +108,7 @@ def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: 
     if not sessions or fired_until is None:
         return None
     of_sessions = replace(plan, aggregation=replace(plan.aggregation, keys=()))  # each of which is of one key
-    return Combiner(_carrying(of_sessions, *plan.keys, START, END), fired_until)
+    return Combiner(_carrying(of_sessions, *plan.keys, START, END, _CELL), fired_until)
 
 
 def _carrying(plan: WindowPlan, *columns: str) -> WindowPlan:

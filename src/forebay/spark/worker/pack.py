@@ -7,7 +7,7 @@ combining pays (`forebay.spark.worker.combining`), a blob holds those instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,16 +83,15 @@ def pack(
             beside[ARRIVAL] = chunk[ARRIVAL]
         for name, values in beside.items():
             rows = rows.append_column(name, values)
-        batch, codes = (
-            _arranged(rows, cells.codes) if combiner is None else combiner.combined(rows, cells.codes, cells.owners)
-        )
+        codes = cells.codes
+        if combiner is not None:
+            rows, codes = combiner.combined(rows, codes, cells.owners)
+        batch, codes = _arranged(rows, codes)
         if isinstance(plan.windows, AlignedWindows):
             batch = batch.append_column(SLICE, pa.array(cells.slices(codes)))
         cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
-        for position in np.flatnonzero(cuts[1:] > cuts[:-1]):
-            begin, end = int(cuts[position]), int(cuts[position + 1])
-            for blob in writers[position].write(batch.slice(begin, end - begin), partial=combiner is not None):
-                yield int(vnodes[position]), blob
+        for position, blob in _complete(writers, batch, cuts, partial=combiner is not None):
+            yield int(vnodes[position]), blob
         done.count(cells.owners, batch.num_rows, combined=combiner is not None)
         if combiner is not None and batch.num_rows > combiner.pays * chunk.num_rows:
             combiner = None
@@ -105,6 +104,16 @@ def _arranged(rows: pa.RecordBatch, codes: Codes) -> tuple[pa.RecordBatch, Codes
     """Rows in order of their cells, and those."""
     order = np.argsort(codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
     return rows.take(pa.array(order)), codes[order]
+
+
+def _complete(
+    writers: Sequence[BlobWriter], batch: pa.RecordBatch, cuts: npt.NDArray[np.integer], *, partial: bool
+) -> Iterator[tuple[int, bytes]]:
+    """Write each part of a batch, between two cuts, with a writer of its own; the blobs that are complete, and whose."""
+    for position in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
+        begin, end = int(cuts[position]), int(cuts[position + 1])
+        for blob in writers[position].write(batch.slice(begin, end - begin), partial=partial):
+            yield position, blob
 
 
 @dataclass
