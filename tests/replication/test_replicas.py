@@ -11,9 +11,11 @@ import pytest
 from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
+from forebay.replication import agent as agents
 from forebay.replication import local, manager
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
+from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
 from forebay.store.options import Options
 
@@ -253,6 +255,55 @@ def test_another_host_uploads_what_the_origin_could_not(tmp_path):
         some.safe.unlink()
         wait_for(lambda: some.manager.hosts() == [some.name(1)])
         wait_for(lambda: {path.name for path in some.safe.rglob("*.manifest")} == {f"{version}.manifest"})
+
+
+@pytest.mark.parametrize("end", ["of the application", "of its driver"])
+def test_a_replica_is_uploaded_if_the_origin_is_lost_at_the_end(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(agents, "ORPHANED_SECONDS", 2.0)
+    with hosts(tmp_path) as some:
+        some.safe.write_text("a file is where the directory should be")
+        some.start(0)
+        some.listen(1)
+        version = append(some.open(0, None), 1)
+        wait_for(lambda: caught_up(some, 1))
+        if end == "of its driver":
+            some.manager.shutdown()
+        some.kill(0)
+        some.safe.unlink()
+        if end == "of the application":
+            some.manager.end(30)
+        some.threads[0].join(30)
+        assert not some.threads[0].is_alive()
+        assert {path.name for path in some.safe.rglob("*.manifest")} == {f"{version}.manifest"}
+
+
+def test_what_the_checkpoint_has_is_not_fetched_to_commit_a_row(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        store = some.open(0, None)
+        for number in range(5):
+            version = append(store, number, slice_=number)
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    with hosts(fresh) as others:
+        some.safe.rename(others.safe)
+        others.start(0)
+        later = append(others.open(0, version), 5)
+        made = manifests.read(others.disk(0) / "work" / "0-00000000", later)
+        assert len(made.segments) == 6
+        assert len([name for name in others.held(0) if name.endswith(".arrow")]) == 1
+        assert {path.name for path in others.safe.rglob("*")} > {*made.segments, f"{later}.manifest"}
+
+
+def test_a_host_that_could_not_take_a_replica_is_read_from(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        for host in range(3):
+            some.start(host)
+        version = append(some.open(0, None), 1)
+        (replica,) = (host for host in (1, 2) if some.held(host))
+        some.manager._shunned[some.address(replica)] = time.monotonic() + 60
+        some.kill(0)
+        assert values(some.open(3 - replica, version)) == [1]
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ class Agent(Service):
         self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
         self._noting = threading.Lock()  # from a look at an instance's files until `_held` has what was found
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._queries: set[str] = set()
+        self._queries: dict[str, list[str] | None] = {}
         self._held: dict[str, Held] = {}
         self._told: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
@@ -125,6 +125,8 @@ class Agent(Service):
             except Exception as error:  # an agent that ends takes replicas with it
                 ending = time.monotonic() - reached > ORPHANED_SECONDS
                 _log.log(logging.WARNING if ending else logging.INFO, "the manager cannot be told what is held: %s", error)
+                if ending and draining is None:
+                    self._upload_all()
             if ending and draining is None:
                 draining = threading.Thread(target=self._uploads.drain, daemon=True)
                 draining.start()
@@ -255,9 +257,9 @@ class Agent(Service):
 
     def _follow(self, reply: dict[str, Any]) -> None:
         """Take the replica groups; upload, pull and drop what the manager says."""
-        for query in set(reply["queries"]) - self._queries:
-            self._queries.add(query)
+        for query in reply["queries"].keys() - self._queries:
             self._chores.put(functools.partial(self._find, query))
+        self._queries = reply["queries"]
         self._pulls.want(reply["wanted"])
         for instance in reply["dropped"]:
             self._chores.put(functools.partial(self._drop, instance, self._told.get(instance)))
@@ -266,6 +268,14 @@ class Agent(Service):
             for instance, place in reply["uploading"].items():
                 held = self._held.get(instance)
                 if held is not None and held.complete:  # a commit wishes for its version after it was noted, so later
+                    self._uploads.wish(instance, held.version, (place[0], place[1]))
+
+    def _upload_all(self) -> None:
+        """Have all that is held whole uploaded: with the manager others may be lost that would have done so."""
+        with self._lock:
+            for instance, held in self._held.items():
+                place = self._queries.get(instance.partition("/")[0])
+                if held.complete and place is not None:
                     self._uploads.wish(instance, held.version, (place[0], place[1]))
 
     def _do_chores(self) -> None:

@@ -194,7 +194,7 @@ class Holdings:
                 kept[version] = self.files_of(instance, version)
         named = set[str]().union(*kept.values())
         if len(kept) == len(versions):
-            for name in collectable(here, kept, lambda version: self.files_of(instance, version)):
+            for name in collectable(here, kept, lambda version: self.files_of(instance, version), sparing=True):
                 if not name.startswith("."):  # those are on their way
                     LOCAL.unlink(self.directory(instance) / name)
         self._files[instance] = kept

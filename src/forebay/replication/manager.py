@@ -128,7 +128,8 @@ class Manager(Service):
         self._planned = 0.0
         self._began = float("inf")
         self._repaired = self._settled = 0.0
-        self._ending = self._lost_some = False
+        self._ending: float | None = None
+        self._lost_some = False
         self._warned = False
         self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
 
@@ -189,7 +190,7 @@ class Manager(Service):
     def end(self, seconds: float) -> bool:
         """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
         with self._lock:
-            self._ending, self._lost_some = True, False
+            self._ending, self._lost_some = time.monotonic(), False
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with self._lock:
@@ -249,7 +250,8 @@ class Manager(Service):
                 self._shunned[failed] = now + SHUNNED_SECONDS
                 self._planned = 0.0
             self._plan()
-            return {**self._duties(address), "queries": list(self._queries), "ending": self._ending}
+            queries = {name: query.archive and list(query.archive) for name, query in self._queries.items()}
+            return {**self._duties(address), "queries": queries, "ending": self._may_end()}
 
     def _group(self, instance: str, address: str, host: str) -> dict[str, Any]:
         with self._lock:
@@ -269,7 +271,7 @@ class Manager(Service):
             order = sorted(held, key=lambda address: (held[address].own, held[address].version.number), reverse=True)
             others = [address for address in self._hosts if address not in held]  # they may have got it just now
             return {
-                "addresses": [address for address in (*order, *others) if address not in self._shunned],
+                "addresses": sorted((*order, *others), key=self._shunned.__contains__),  # which could not take a replica
                 "version": str(held[newest(held)].version) if held else None,
                 "archive": list(query.archive) if query and query.archive else None,
             }
@@ -278,6 +280,11 @@ class Manager(Service):
         with self._lock:
             self._lost_some = self._lost_some or uploading > 0
             self._forget(address)
+
+    def _may_end(self) -> bool:
+        """Whether agents are to end: not while one has something to upload, or may be lost, for others do it then."""
+        since = self._ending
+        return since is not None and all(host.seen >= since and not host.uploading for host in self._hosts.values())
 
     # How groups are made.
 

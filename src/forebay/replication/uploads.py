@@ -182,18 +182,23 @@ class Uploads:
             return False
         return newest is not None and newest.number > version.number
 
+    def _absent(self, instance: str, version: Version) -> set[str]:
+        """The files of a version that are not here."""
+        files = self._holdings.files_of(instance, version)
+        return {*self._holdings.lacking(instance, files, self._holdings.names(instance))}
+
     def _upload(self, instance: str, wish: _Wish, version: Version) -> set[Version]:
         """Upload a version, and those beside it that are held whole."""
         archive = archive_of(wish.place, instance)
-        wanted = self._holdings.files_of(instance, version)
-        whole = self._holdings.whole(instance)
-        if version not in whole:
-            self._complete(instance, list(wanted))
-            whole = self._holdings.whole(instance)
-        if version not in whole:
-            raise StateDirectoryError("this host does not have all of its files yet")
-        if wish.there is None:
+        absent = self._absent(instance, version)
+        if wish.there is None or absent:
             wish.there = set(archive.names())
+        if absent - wish.there:
+            self._complete(instance, [*(absent - wish.there)])
+            absent = self._absent(instance, version)
+        if absent - wish.there:
+            raise StateDirectoryError("this host does not have all of its files yet")
+        whole = dict.fromkeys([*self._holdings.whole(instance), version])
         there: set[str] = set()
         for each in whole:
             names = self._holdings.files_of(instance, each)

@@ -10,12 +10,18 @@ from forebay.store.filenames import Version
 
 
 def collectable(
-    names: Collection[str], kept: Mapping[Version, Collection[str]], files_of: Callable[[Version], Collection[str]]
+    names: Collection[str],
+    kept: Mapping[Version, Collection[str]],
+    files_of: Callable[[Version], Collection[str]],
+    *,
+    sparing: bool = False,
 ) -> list[str]:
     """The files, up to the oldest kept version, of no version that is kept or that another attempt has made since.
 
     Spark may go on from any of several attempts at a micro-batch: where its file systems do not replace files, from the
-    first. Files that are numbered after the oldest kept version may also belong to an attempt that is still running.
+    first. Files that are numbered after the oldest kept version may also belong to an attempt that is still running. So may
+    those that are numbered like it: where stores work, such an attempt is overtaken, and finds that out when it misses them.
+    It would not where versions are only copied to.
 
     Parameters
     ----------
@@ -25,6 +31,8 @@ def collectable(
         The files of the versions that are kept.
     files_of : callable
         The files of another version, its manifest among them; it is asked rarely.
+    sparing : bool
+        Whether the files of attempts at the oldest kept version stay: where versions are only copied to.
 
     Examples
     --------
@@ -38,9 +46,10 @@ def collectable(
         if version is not None and version.number >= oldest and version not in kept:
             try:
                 named.update(files_of(version))
-            except (FileNotFoundError, VersionNotFound, CorruptState):  # gone since it was listed, or damaged
+            except CorruptState:
                 continue
-            except OSError:  # what it needs is not known now
+            except (VersionNotFound, OSError):  # gone since the files were listed, or what it needs is not known now
                 return []
     numbers = ((name, filenames.number_of(name)) for name in names)
-    return [name for name, number in numbers if number is not None and number <= oldest and name not in named]
+    last = oldest - 1 if sparing else oldest
+    return [name for name, number in numbers if number is not None and number <= last and name not in named]

@@ -240,7 +240,7 @@ class ExtentLog(Groups):
                 return _files(manifests.parse(archive.read(name), Path(name)))
 
             try:
-                archive.delete(collectable(archive.names(), files, safe))
+                archive.delete(collectable(archive.names(), files, safe, sparing=True))
             except OSError as error:  # the version is safe: what is left over waits for the next time
                 _log.warning("what nobody needs any more cannot be deleted: %s", error)
 
