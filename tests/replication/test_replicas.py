@@ -15,7 +15,9 @@ from forebay.replication import agent as agents
 from forebay.replication import local, manager
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
+from forebay.state.places import Root
 from forebay.store import manifest as manifests
+from forebay.store.archive import MountedArchive
 from forebay.store.filenames import Version
 from forebay.store.options import Options
 
@@ -403,6 +405,36 @@ def test_what_an_agent_holds_stays_however_the_clock_jumps(tmp_path):
             return some.held(0) == set()
 
         wait_for(swept)  # who is dead holds nothing, as soon as the last of its threads has gone
+
+
+def test_what_a_worker_begins_to_use_is_not_swept_meanwhile(tmp_path, monkeypatch):
+    instance, two_days_ago = tmp_path / QUERY / LAYOUT / "0-00000000", time.time() - 2 * KEPT_SECONDS
+    instance.mkdir(parents=True)
+    root = Root(instance, MountedArchive(tmp_path / "safe"))
+    os.utime(instance, (two_days_ago, two_days_ago))
+    root.use()
+    Holdings(tmp_path).sweep()
+    assert instance.exists()
+    os.utime(instance, (two_days_ago, two_days_ago))
+    sweeping, go_on, remove = Event(), Event(), Holdings.remove
+
+    def slowly(holdings, name):
+        sweeping.set()
+        assert go_on.wait(30)
+        remove(holdings, name)
+
+    monkeypatch.setattr(Holdings, "remove", slowly)
+    sweeper, user = Thread(target=Holdings(tmp_path).sweep), Thread(target=root.use)
+    sweeper.start()
+    assert sweeping.wait(30)
+    user.start()
+    user.join(0.2)
+    assert user.is_alive()
+    go_on.set()
+    for each in (sweeper, user):
+        each.join(30)
+        assert not each.is_alive()
+    assert not instance.exists()
 
 
 def test_an_agent_that_starts_again_removes_nothing_of_its_own(tmp_path):

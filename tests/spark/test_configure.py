@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
@@ -145,15 +146,14 @@ def test_connect_is_refused(fresh):
 
 @pytest.mark.parametrize(("location", "master"), [("hdfs://name/ck", "local[2]"), ("/ck", "local[2,4]"), ("/ck", "yarn")])
 def test_where_spark_may_not_replace_files_it_is_refused(location, master):
-    for manager in (None, "org.example.Other"):
-        checkpoint.replace_uncommitted(location, manager, master, -1)
     with pytest.raises(
         UnsupportedConfiguration, match=rf"this one is at {location}, and the master is (?s:.)*Unset it with"
     ):
-        checkpoint.replace_uncommitted(location, RENAMING, master, -1)
+        checkpoint.replace_uncommitted(location, master, SimpleNamespace(committed=-1, begun=-1))
 
 
-def test_what_is_left_of_uncommitted_micro_batches_is_removed_from_sparks_state(tmp_path):
+@pytest.mark.parametrize(("committed", "begun"), [(2, 2), (2, 3), (-1, 3)])
+def test_what_is_left_of_uncommitted_micro_batches_is_removed_from_sparks_state(tmp_path, committed, begun):
     kept = [
         "0/0/1.changelog",
         "0/0/.1.changelog.crc",
@@ -168,7 +168,7 @@ def test_what_is_left_of_uncommitted_micro_batches_is_removed_from_sparks_state(
         path = tmp_path / "state" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    checkpoint.replace_uncommitted(f"file:{tmp_path}", RENAMING, "local[2]", 2)
+    checkpoint.replace_uncommitted(f"file:{tmp_path}", "local[2]", SimpleNamespace(committed=committed, begun=begun))
     found = (path for path in (tmp_path / "state").rglob("*") if path.is_file())
     assert {str(path.relative_to(tmp_path / "state")) for path in found} == {*kept}
 

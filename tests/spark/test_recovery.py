@@ -2,6 +2,8 @@
 
 import functools
 import shutil
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +14,7 @@ from pyspark.sql import functions as F
 from streams import HOLISTIC, INCREMENTAL, assert_same, generate, oracle
 
 import forebay as fb
+from forebay.spark.driver import checkpoint_lock
 
 AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + HOLISTIC}
 WINDOW = ("30 seconds", "10 seconds")
@@ -336,3 +339,28 @@ def test_two_queries_and_two_operators_in_one_query_share_nothing(spark, stream,
         for df in (united, first.union(second))
     ]
     assert rounded[0] == rounded[1]
+
+
+HOLDING = """
+import fcntl, sys
+file = open(sys.argv[1])
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_query_that_runs_in_another_process_is_left_alone(stream, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
+    result, checkpoint = counts(stream.streaming("10 minutes")), tmp_path / "ck"
+    run(result, checkpoint)
+    holding = [sys.executable, "-c", HOLDING, checkpoint / "metadata"]  # it waits until this process has let go
+    with subprocess.Popen(holding, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name)).unlink()  # a micro-batch is under way
+        state = {path for path in (checkpoint / "state").rglob("*") if path.is_file()}
+        push_watermark(stream, 1)
+        assert "runs in another process" in failure(result, checkpoint)
+        assert state <= {path for path in (checkpoint / "state").rglob("*") if path.is_file()}
+        other.stdin.close()
+    run(result, checkpoint)

@@ -237,6 +237,18 @@ class Holdings:
                         if unheld and now - directory.stat().st_mtime > KEPT_SECONDS:
                             self.remove(instance)
 
+    def use(self, instance: str) -> None:
+        """Begin to use what there is of an instance, which is not swept from now on; who sweeps it now has done so first."""
+        directory = self.directory(instance)
+        with contextlib.suppress(FileNotFoundError):  # there is nothing to sweep
+            if time.time() - directory.stat().st_mtime > KEPT_SECONDS / 2:
+                descriptor = self._lock_file(instance.partition("/")[0])
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    os.utime(directory)
+                finally:
+                    os.close(descriptor)
+
     def touch(self, instances: Iterable[str]) -> None:
         """Say that instances are held, whether anything is written or not."""
         for instance in instances:

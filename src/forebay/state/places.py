@@ -52,6 +52,12 @@ class Root:
         """What lies in a directory below."""
         return Root(self.directory / part, self.archive.within(part) if self.archive else None)
 
+    def use(self) -> None:
+        """Of an instance: begin to use it. No other process of this host takes its directory for forgotten."""
+        if self.archive is not None:
+            query = self.directory.parents[1]
+            Holdings(query.parent).use(str(self.directory.relative_to(query.parent)))
+
 
 @dataclass(frozen=True)
 class Place:

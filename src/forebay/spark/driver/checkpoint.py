@@ -72,8 +72,8 @@ class Logs:
             raise UnsupportedConfiguration(message)
 
 
-def replace_uncommitted(location: str, manager: str | None, master: str, committed: int) -> None:
-    """See to it that Spark's state goes on from what committed micro-batches have left, whatever writes its files.
+def replace_uncommitted(location: str, master: str, logs: Logs) -> None:
+    """See to it that Spark's state goes on from what committed micro-batches have left.
 
     The manager of files that `forebay.configure` names is fast, but leaves a file that is there. So what attempts that
     failed have left is removed before the query begins, after which there are no others: where tasks are not tried again.
@@ -82,18 +82,16 @@ def replace_uncommitted(location: str, manager: str | None, master: str, committ
     ----------
     location : str
         The checkpoint location.
-    manager, master : str
-        The settings of the session.
-    committed : int
-        The last micro-batch that Spark has committed, -1 if there is none.
+    master : str
+        The session's master.
+    logs : Logs
+        The logs of the checkpoint.
 
     Raises
     ------
     UnsupportedConfiguration
         If attempts may fail while the query runs, or the checkpoint cannot be reached as a directory.
     """
-    if manager != RENAMING:
-        return
     path = local_path(location)
     if path is None or tries_again(master):
         raise UnsupportedConfiguration(
@@ -102,6 +100,7 @@ def replace_uncommitted(location: str, manager: str | None, master: str, committ
             f'{location}, and the master is {master}. Unset it with\n    spark.conf.unset("{LOGS}")\nbefore the query is '
             "started, or give the builder another value."
         )
+    committed = max(logs.committed, logs.begun - 1)  # a commit log that is lost is no reason to lose state
     for directory, within, names in os.walk(path / "state"):
         within[:] = [name for name in within if name != _SHARED_FILES]
         for name in names:

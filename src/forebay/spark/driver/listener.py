@@ -22,11 +22,11 @@ from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.driver import checkpoint, metrics, replicas, sizes
+from forebay.spark.driver import checkpoint, checkpoint_lock, metrics, replicas, sizes
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.checkpoint import Logs
 from forebay.spark.driver.conf import Conf
-from forebay.spark.driver.configure import LOGS
+from forebay.spark.driver.configure import LOGS, RENAMING
 from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import redefined
@@ -95,8 +95,9 @@ class _Listener(StreamingQueryListener):
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
             logs.require_no_rescale(location)
-            master = session.sparkContext.master or ""
-            checkpoint.replace_uncommitted(location, session.conf.get(LOGS, None), master, logs.committed)
+            if session.conf.get(LOGS, None) == RENAMING:
+                checkpoint_lock.take(str(query.id), location)
+                checkpoint.replace_uncommitted(location, session.sparkContext.master or "", logs)
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
             root = queries.root_of(query)
@@ -144,6 +145,7 @@ class _Listener(StreamingQueryListener):
         session = self._session()
         if session is None or session.streams.get(str(event.id)) is not None:  # it may be running again
             return
+        checkpoint_lock.release(str(event.id))
         if str(event.id) in self._running:
             self._running.discard(str(event.id))
             metrics.retire(str(event.id))

@@ -149,6 +149,7 @@ class WindowOperator(StatefulProcessor):
 
         recording = Recording.begin(running.plan, location.layout, vnode, running.batch)
         home = location.home
+        home.use()
         times = [perf_counter()]
         instance = open_instance(
             running.plan,
@@ -188,6 +189,7 @@ class WindowOperator(StatefulProcessor):
         before, since, seen = self._moved.get() or (watermark, wall, wall)
         if watermark > before or (wall - seen) * 1000 >= timeout:  # a query that was down has not listened to silence
             since = wall
+        since = min(since, wall)  # a clock may be set back
         self._moved.update((watermark, since, wall))
         silent = wall - since
         return int(watermark + (silent if silent * 1000 >= timeout else 0))

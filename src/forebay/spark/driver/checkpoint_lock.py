@@ -1,0 +1,69 @@
+"""One driver at a time for a checkpoint on a local disk: forebay removes there what others seem to have left half done."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+
+from forebay.errors import UnsupportedConfiguration
+from forebay.state.places import local_path
+
+WAITED_SECONDS = 5.0
+"""A driver that has been told to end is given so long."""
+
+_locks: dict[str, int] = {}
+
+
+def take(query: str, location: str) -> None:
+    """Have no other process start a query until `release`, where its checkpoint is a local directory that can be locked.
+
+    What is locked is the file of the checkpoint that has the query's id. A lock ends with the process.
+
+    Parameters
+    ----------
+    query : str
+        The query's id.
+    location : str
+        Its checkpoint location.
+
+    Raises
+    ------
+    UnsupportedConfiguration
+        If the query runs in another process.
+    """
+    path = local_path(location)
+    if path is None or query in _locks:
+        return
+    try:
+        descriptor = os.open(path / "metadata", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # Spark says what is wrong with its checkpoint
+        return
+    end = time.monotonic() + WAITED_SECONDS
+    while not _locked(descriptor):
+        if time.monotonic() > end:
+            os.close(descriptor)
+            raise UnsupportedConfiguration(
+                f"the query with the checkpoint at {location} runs in another process, whose state would be damaged. Stop "
+                "it there, or start this query with a checkpoint location of its own."
+            )
+        time.sleep(0.1)
+    _locks[query] = descriptor
+
+
+def release(query: str) -> None:
+    """Let other processes start a query, if this one has kept them from it."""
+    descriptor = _locks.pop(query, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock a file, if no other process has; on a file system that has no locks nobody has."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
