@@ -148,6 +148,21 @@ def test_a_rescaled_query_gives_what_spark_gives(spark, stream, tmp_path, kinds,
     assert fb.progress(query).rowsLate == 0
 
 
+def test_a_change_that_no_micro_batch_ran_with_is_forgotten(spark, stream, tmp_path):
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    narrow, wide = (
+        fb.groupBy(df.withColumn("n", F.col("i").cast(kind)), fb.window("ts", "1 hour"), "key").agg(fb.sum("n"))
+        for kind in ("int", "bigint")
+    )
+    checkpoint = tmp_path / "ck"
+    arrive(2)
+    run(narrow, checkpoint)
+    run(wide, checkpoint)
+    fb.rescale(str(checkpoint), 4)
+    arrive(1)
+    run(narrow, checkpoint)
+
+
 def test_what_is_refused(spark, stream, tmp_path):
     df, arrive = a_file_at_a_time(stream, tmp_path)
     arrive(1)

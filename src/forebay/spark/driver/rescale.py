@@ -18,6 +18,7 @@ from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfigurati
 from forebay.spark.driver.checkpoint import Logs, require_at_home
 from forebay.spark.driver.conf import Conf
 from forebay.spark.worker.operator import STATE
+from forebay.state import layout as layouts
 from forebay.state.layout import VNODES
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ def rescale(checkpointLocation: str, partitions: int) -> None:
             return
         for token in tokens:
             inspection.require_there(root, token, operators)
+        for operator in operators:  # the micro-batch that Spark makes is none of a changed query that has had no rows yet
+            layouts.settled_history(root, operator.id, logs.committed)
         session._streamingCheckpointManager.repartition(location, partitions)
     except (Py4JJavaError, PySparkException) as error:
         cause = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
