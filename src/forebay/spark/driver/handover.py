@@ -38,6 +38,9 @@ WARM_SECONDS = 30.0
 """A target is warmed again if catching up took longer: Spark ends workers that have had nothing to do for a minute."""
 
 _PACE, _COPY_PACE = 0.05, 0.25
+_MICRO_BATCHES = 4
+"""Where no timeout is given a partition is to run elsewhere within so many times the length of a micro-batch at least."""
+
 _IDLE_SECONDS = 2.0
 """A query that has run no micro-batch for so long is idle: nothing is to be waited for."""
 
@@ -324,7 +327,9 @@ class Handover:
 
     def _switch(self, moving: Mapping[int, str], patience: Patience) -> None:
         """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""
-        before = self.steering.placement()
+        before, progress = self.steering.placement(), self.query.lastProgress
+        if progress is not None:
+            patience.allow(_MICRO_BATCHES * progress["batchDuration"] / 1000)
         self.steering.steer(moving)
         try:
             self._settle(moving, patience.deadline)

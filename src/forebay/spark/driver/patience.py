@@ -27,10 +27,13 @@ class Patience:
     --------
     >>> patience = Patience(None)
     >>> first = patience.deadline
-    >>> patience.renew(1000)
+    >>> patience.renew(0)
     >>> second = patience.deadline
     >>> patience.renew(1000)
     >>> first < second == patience.deadline
+    True
+    >>> patience.allow(3 * STALLED_SECONDS)
+    >>> second + 600 < patience.deadline
     True
     """
 
@@ -38,10 +41,15 @@ class Patience:
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
         self.deadline = time.monotonic() + (STALLED_SECONDS if timeout is None else timeout)
-        self._least = inf if timeout is None else 0
+        self._given, self._least = timeout is not None, inf
+
+    def allow(self, seconds: float) -> None:
+        """Go on for so long at least, unless a timeout was given."""
+        if not self._given:
+            self.deadline = max(self.deadline, time.monotonic() + seconds)
 
     def renew(self, missing: int) -> None:
         """Go on if fewer bytes are missing than ever before."""
-        if missing < self._least:
+        if missing < self._least and not self._given:
             self._least = missing
             self.deadline = time.monotonic() + STALLED_SECONDS
