@@ -407,6 +407,27 @@ def test_what_an_agent_holds_stays_however_the_clock_jumps(tmp_path):
         wait_for(swept)  # who is dead holds nothing, as soon as the last of its threads has gone
 
 
+def test_of_a_query_that_has_ended_long_ago_nothing_is_held(tmp_path, monkeypatch):
+    with hosts(tmp_path) as some:
+        agent = some.listen(0)
+        store = some.open(0, None)
+        append(store, 1)
+        some.manager.retire(QUERY.rpartition("-")[0])
+        some.manager.register(QUERY, lambda vnode: vnode % 2, some.place)  # it is started again
+        append(store, 2)
+        monkeypatch.setattr(manager, "KEPT_SECONDS", 0.0)
+        time.sleep(1)
+        assert agent._held
+        some.manager.retire(QUERY.rpartition("-")[0])
+        wait_for(lambda: not agent._held)
+        assert not some.manager._groups
+        left = some.disk(0) / QUERY / LAYOUT / "0-00000000"
+        os.utime(left, (time.time() - 2 * KEPT_SECONDS,) * 2)
+        wait_for(lambda: not agent._holdings._locks)
+        agent._holdings.sweep()
+        assert not left.exists()
+
+
 def test_what_a_worker_begins_to_use_is_not_swept_meanwhile(tmp_path, monkeypatch):
     instance, two_days_ago = tmp_path / QUERY / LAYOUT / "0-00000000", time.time() - 2 * KEPT_SECONDS
     instance.mkdir(parents=True)

@@ -259,6 +259,8 @@ class Agent(Service):
         """Take the replica groups; upload, pull and drop what the manager says."""
         for query in reply["queries"].keys() - self._queries:
             self._chores.put(functools.partial(self._find, query))
+        for query in self._queries.keys() - reply["queries"]:
+            self._chores.put(functools.partial(self._leave, query))
         self._queries = reply["queries"]
         self._pulls.want(reply["wanted"])
         for instance in reply["dropped"]:
@@ -308,6 +310,16 @@ class Agent(Service):
             if version is not None and instance not in self._held:
                 with contextlib.suppress(ForebayError):
                     self._note(instance, self._holdings.read(instance, version), own=False)
+
+    def _leave(self, query: str) -> None:
+        """Hold nothing of a query that has ended long ago; its files are swept when they have been left for as long again."""
+        with self._noting:
+            for instance in [each for each in self._held if each.startswith(f"{query}/")]:
+                with self._lock:
+                    del self._held[instance]
+                self._uploads.forget(instance)
+                self.preparations.forget(instance)
+        self._holdings.leave(query)
 
     def _tidy(self) -> None:
         """Remove what nobody uses; by now all that there is of the queries is held."""

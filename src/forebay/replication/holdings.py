@@ -63,6 +63,13 @@ class Holdings:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 self._locks[query] = descriptor
 
+    def leave(self, query: str) -> None:
+        """Leave what there is of a query to whoever sweeps."""
+        with self._locking:
+            descriptor = self._locks.pop(query, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
     def directory(self, instance: str) -> Path:
         """The directory of a store instance; `ReplicationError` for a text that is no instance's path."""
         if not _is_instance(instance):

@@ -17,6 +17,7 @@ from typing import Any
 from forebay.errors import ReplicationError
 from forebay.replication import groups
 from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploaders
+from forebay.replication.holdings import KEPT_SECONDS
 from forebay.replication.protocol import Service
 from forebay.store.filenames import Version, vnode_of
 
@@ -89,6 +90,7 @@ class Partition:
 class _Query:
     partition_of: Callable[[int], int]
     archive: tuple[str, str] | None
+    ended: float = float("inf")
 
 
 class Manager(Service):
@@ -140,6 +142,13 @@ class Manager(Service):
         with self._lock:
             self._queries[query] = _Query(partition_of, archive)
             self._placed.clear()
+
+    def retire(self, query: str) -> None:
+        """The query with an id has ended. Its replicas are kept for a day: it may be started again."""
+        with self._lock:
+            for name, known in self._queries.items():
+                if name.startswith(f"{query}-"):
+                    self._queries[name] = replace(known, ended=time.monotonic())
 
     def hosts(self) -> list[str]:
         """The names of the hosts whose agents are alive."""
@@ -295,6 +304,7 @@ class Manager(Service):
         if now - self._planned < _PLANNED_SECONDS:
             return
         self._planned = now
+        self._forget_queries(now)
         self._shunned = {address: until for address, until in self._shunned.items() if until > now}
         able = self._able()
         if self._hosts and len(self._hosts) <= self.replicas and not self._warned and now > self._began + LOST_SECONDS:
@@ -365,6 +375,15 @@ class Manager(Service):
     def _able(self) -> list[str]:
         """Agents that can take replicas."""
         return [address for address, host in self._hosts.items() if address not in self._shunned and host.free >= LEAST_FREE]
+
+    def _forget_queries(self, now: float) -> None:
+        """Let go of queries that have ended long ago, once all is uploaded."""
+        if not any(host.uploading for host in self._hosts.values()):
+            self._queries = {name: query for name, query in self._queries.items() if now - query.ended < KEPT_SECONDS}
+            known: tuple[dict[Unit, Any], ...] = (self._groups, self._targets, self._guests)
+            for units in known:
+                for unit in [unit for unit in units if unit[0] not in self._queries]:
+                    del units[unit]
 
     def _forget_lost(self) -> None:
         now = time.monotonic()

@@ -146,6 +146,7 @@ class _Listener(StreamingQueryListener):
         if session is None or session.streams.get(str(event.id)) is not None:  # it may be running again
             return
         checkpoint_lock.release(str(event.id))
+        replicas.retire(str(event.id))
         if str(event.id) in self._running:
             self._running.discard(str(event.id))
             metrics.retire(str(event.id))

@@ -63,6 +63,13 @@ def register(place: Place, checkpoint: str, query: str, partitions: int) -> None
         running.register(name, partial(partition_of, partitions=partitions), archive)
 
 
+def retire(query: str) -> None:
+    """Tell the manager of a query that has ended, if it has replicas."""
+    running = manager()
+    if running is not None:
+        running.retire(query)
+
+
 def _application(session: SparkSession, conf: Conf) -> Application:
     context = session.sparkContext
     name = str(context.applicationId)
