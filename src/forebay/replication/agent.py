@@ -312,7 +312,7 @@ class Agent(Service):
                     self._note(instance, self._holdings.read(instance, version), own=False)
 
     def _leave(self, query: str) -> None:
-        """Hold nothing of a query that has ended long ago; its files are swept when they have been left for as long again."""
+        """Hold nothing of a query that has ended long ago; its files are swept when left alone for as long again."""
         with self._noting:
             for instance in [each for each in self._held if each.startswith(f"{query}/")]:
                 with self._lock:
