@@ -457,7 +457,7 @@ def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
     def taken(*numbers):
         read.clear()
         found = events.take(np.concatenate([references[number] for number in numbers]), ["a"])
-        assert [text.partition(" ")[0] for text in found["a"].to_pylist()[::20]] == list(map(str, numbers))
+        assert [text.partition(" ")[0] for text in found["a"].to_list()[::20]] == list(map(str, numbers))
         return len(read)
 
     assert taken(49, 0) > 4  # which extent has what is not known yet
@@ -480,4 +480,4 @@ def test_a_slice_that_has_as_many_events_as_can_be_numbered_gets_another_beside_
     again = EventLog(tmp_path, ExtentLog(tmp_path, version, OPTIONS), AlignedWindows(1000, 1000), OPTIONS)
     last = again.append(np.array([7]), pa.record_batch({"a": [7]}))
     assert (last >> 32).tolist() == [1]
-    assert again.take(np.concatenate([references, last]), ["a"])["a"].to_pylist() == list(range(1, 8))
+    assert again.take(np.concatenate([references, last]), ["a"])["a"].to_list() == list(range(1, 8))

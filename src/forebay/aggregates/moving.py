@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,7 @@ def moves(aggregate: BoundAggregate) -> bool:
     return aggregate.function in _MOVING and not (nested and aggregate.function in ("mode", "count_distinct"))
 
 
-def moving(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
+def moving(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> Moved:
     """The results of an aggregate that `moves`, one for each frame.
 
     Examples
@@ -143,14 +144,31 @@ def _variance(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> 
 # rows that are chosen --------------------------------------------------------------------------------------------------
 
 
-def _chosen(aggregate: BoundAggregate, rows: pl.DataFrame, found: Places) -> pa.Array:
+@dataclass(frozen=True)
+class Chosen:
+    """Values that are those of some rows, NULL where a number is negative: there may be many more of them than rows."""
+
+    values: pl.Series
+    rows: Places
+    type: pa.DataType
+
+    def take(self, ids: pa.Array) -> pa.Array:
+        """Those with some numbers."""
+        rows = self.rows[ids.to_numpy()]
+        values = self.values.to_arrow(compat_level=pl.CompatLevel.oldest())
+        taken = values.take(pa.array(rows, mask=rows < 0))
+        return taken if taken.type.equals(self.type) else taken.cast(self.type)
+
+
+Moved: TypeAlias = pa.Array | Chosen
+
+
+def _chosen(aggregate: BoundAggregate, rows: pl.DataFrame, found: Places) -> Chosen:
     """The values of the first input in some rows; NULL where there is no row."""
-    values = rows[aggregate.inputs[0]].to_arrow(compat_level=pl.CompatLevel.oldest())
-    taken = values.take(pa.array(found, mask=found < 0))
-    return taken if taken.type.equals(aggregate.result) else taken.cast(aggregate.result)
+    return Chosen(rows[aggregate.inputs[0]], found, aggregate.result)
 
 
-def _extreme(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
+def _extreme(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> Chosen:
     """The largest or smallest value, or that of the row where another column is so."""
     order = aggregate.inputs[-1]
     codes = _ordered(rows[order])
@@ -159,11 +177,11 @@ def _extreme(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> p
     return _chosen(aggregate, rows, kernels.extremes(codes, _valid(rows, order), frames.begins, frames.ends))
 
 
-def _current(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
+def _current(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> Chosen:
     return _chosen(aggregate, rows, frames.current)
 
 
-def _end(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
+def _end(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> Chosen:
     """The first or the last value. With ``ignorenulls`` the nearest row that has one, if the frame reaches there."""
     first = aggregate.function == "first"
     found = frames.begins if first else frames.ends - 1
@@ -178,7 +196,7 @@ def _end(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Ar
     return _chosen(aggregate, rows, found)
 
 
-def _mode(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:
+def _mode(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> Chosen:
     name = aggregate.inputs[0]
     ranks, firsts = _ranked(rows[name])
     codes = kernels.modes(ranks, _valid(rows, name), frames.begins, frames.ends, len(firsts))
@@ -240,7 +258,7 @@ def _distinct(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> 
 _EXTREMES = ("min", "max", "min_by", "max_by", "bool_and", "bool_or")
 _VARIANCES = ("stddev", "stddev_samp", "stddev_pop", "variance", "var_samp", "var_pop")
 
-_MOVING: dict[str, Callable[[BoundAggregate, pl.DataFrame, Frames], pa.Array]] = {
+_MOVING: dict[str, Callable[[BoundAggregate, pl.DataFrame, Frames], Moved]] = {
     "count": _count,
     **dict.fromkeys(("sum", "avg", "mean"), _sum),
     **dict.fromkeys(_VARIANCES, _variance),

@@ -49,6 +49,9 @@ class ByKeyInstance(ABC):
     slices: tuple[str, ...] = ()
     """What divides the rows of a window that are aggregated apart."""
 
+    predicted = True
+    """Whether windows are read when time passes. If they are when rows come, nothing is worth reading ahead of time."""
+
     def __init__(
         self,
         plan: WindowPlan,
@@ -61,6 +64,8 @@ class ByKeyInstance(ABC):
         store: UnalignedStore | None = None,
     ) -> None:
         self._observer = observer
+        if not self.predicted:
+            plan = replace(plan, options=replace(plan.options, read_batch_ratio=0))
         self._plan = of_one_key(plan)
         self._incremental = plan.pattern is Pattern.RMW
         merge = self._merge if self._incremental else None

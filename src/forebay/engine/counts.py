@@ -29,6 +29,7 @@ class CountInstance(ByKeyInstance):
     """Count windows: they end with the rows of their key. Rows are stored by slice, as those of aligned windows are."""
 
     slices = (SLICE,)
+    predicted = False
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert isinstance(plan.windows, CountWindows)

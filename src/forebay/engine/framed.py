@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +10,11 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.moving import Frames, Places, moves, moving
+from forebay.aggregates.moving import Chosen, Frames, Moved, Places, moves, moving
 from forebay.aggregates.processor import Processor
 from forebay.engine.plan import WindowPlan
+from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, Sizes, together, widths
 from forebay.engine.results import WINDOW
-
-_RESULTS = 1 << 16
-"""Results are handed on about so many at a time."""
 
 _SPREAD = 1 << 20
 """Rows of windows that are aggregated by themselves are aggregated about so many at a time."""
@@ -41,13 +39,12 @@ def framed(
     aggregation, keys = plan.aggregation, list(plan.keys)
     assert not isinstance(aggregation, Processor)
     if not isinstance(aggregation, Aggregation):
-        for ids in _parts(frames.sizes, _SPREAD):
+        for ids in together(frames.sizes, _SPREAD):
             yield from aggregation.results(_spread(rows, frames, ids), keys, WINDOW, assembled)
         return
     at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}
     others = replace(aggregation, aggregates=tuple(each for each in aggregation.aggregates if not moves(each)))
-    weights, most = (frames.sizes, _SPREAD) if others.aggregates else (np.ones_like(frames.current), _RESULTS)
-    for ids in _parts(weights, most):
+    for ids in together(_shares(rows, frames, keys, at_once.values(), alone=bool(others.aggregates)), 1):
         one_by_one: Iterator[pa.Array] = iter(())
         if others.aggregates:
             one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))
@@ -58,10 +55,17 @@ def framed(
         yield assembled(ids, [*shown, *found])
 
 
-def _parts(sizes: Places, most: int) -> Iterator[Places]:
-    """The numbers of frames, as many together as have about so many rows, but one at least."""
-    if len(sizes):
-        yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(np.cumsum(sizes) // most)) + 1)
+def _shares(rows: pl.DataFrame, frames: Frames, keys: list[str], moved: Iterable[Moved], *, alone: bool) -> Sizes:
+    """The share of what is done at a time that each frame takes; ``alone`` if the rows of some are spread for it."""
+    taken = widths(rows.select(keys))[frames.current]
+    for values in moved:
+        if isinstance(values, Chosen):
+            taken += np.where(values.rows < 0, 0, widths(values.values.to_frame())[values.rows])
+    if not alone:
+        return np.maximum(1 / PORTION_ROWS, taken / PORTION_BYTES)
+    before = np.concatenate([[0.0], np.cumsum(widths(rows))])
+    taken += before[frames.ends] - before[frames.begins]
+    return np.maximum(frames.sizes / _SPREAD, taken / PORTION_BYTES)
 
 
 def _spread(rows: pl.DataFrame, frames: Frames, ids: Places) -> pl.DataFrame:

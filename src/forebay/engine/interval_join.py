@@ -16,7 +16,8 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.engine.plan import WindowPlan
-from forebay.engine.row_join import AWAITED, INSTANT, LEFT, MET, ONCE, PAIRS, RIGHT, ROW, JoinInstance, Places, Rows
+from forebay.engine.portions import PORTION_ROWS, portions
+from forebay.engine.row_join import AWAITED, INSTANT, LEFT, MET, ONCE, RIGHT, ROW, JoinInstance, Places, Rows
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
 from forebay.windows import END, HIGH, LOW, Intervals
@@ -127,7 +128,7 @@ class IntervalJoinInstance(JoinInstance):
 
     def _alone(self, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
         """Rows of either side without those of the other."""
-        for some in rows.iter_slices(PAIRS):
+        for some in portions(rows, PORTION_ROWS):
             for side in (LEFT, RIGHT):
                 mine = some.filter(pl.col(self._join.side) == bool(side))
                 if mine.height:

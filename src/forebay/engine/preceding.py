@@ -34,6 +34,7 @@ class PrecedingInstance(ByKeyInstance):
     """
 
     slices = (INSTANT,)
+    predicted = False
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert isinstance(plan.windows, Preceding)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.processor import Processor
 from forebay.engine.plan import WindowPlan
+from forebay.engine.portions import portions
 from forebay.windows import Times
 
 WINDOW = "window"
@@ -50,9 +51,10 @@ def results(
         return
     by = () if only is not None else (WINDOW,)
     groups = rows if merged else aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
-    windows = groups[WINDOW].to_numpy() if by else np.full(groups.height, only, np.int64)
-    keys = [groups[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in plan.keys]
-    yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(groups)])
+    for some in portions(groups):
+        windows = some[WINDOW].to_numpy() if by else np.full(some.height, only, np.int64)
+        keys = [some[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in plan.keys]
+        yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(some)])
 
 
 def assemble(plan: WindowPlan, bounds: npt.NDArray[np.int64], columns: list[pa.Array]) -> pa.RecordBatch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow as pa
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.meeting import ranges
 from forebay.engine.plan import WindowPlan
+from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, together, widths
 from forebay.engine.results import assemble
 from forebay.engine.window_join import WindowJoin
 from forebay.windows import HIGH, LOW, START, Times
@@ -23,9 +24,6 @@ INSTANT, ROW = "__instant", "__row"
 
 MET = 1 << 62
 """Added to the number of a row that had met somebody before it was stored."""
-
-PAIRS = 1 << 16
-"""Results are handed on about so many at a time."""
 
 LEFT, RIGHT = 0, 1
 AWAITED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "anti": (LEFT,)}
@@ -60,12 +58,11 @@ def pairs(ours: Rows, theirs: Rows, lower: int, upper: int) -> Iterator[tuple[Pl
     [[[0, 1], [1, 0]]]
     """
     order, begins, ends = _ranges(ours, theirs, lower, upper)
-    counts = ends - begins
-    meeting = np.flatnonzero(counts)
-    parts = np.cumsum(counts[meeting]) // PAIRS
-    for some in np.split(meeting, np.flatnonzero(np.diff(parts)) + 1) if len(meeting) else ():
-        many = counts[some]
-        yield np.repeat(some, many), order[np.repeat(begins[some] - np.cumsum(many) + many, many) + np.arange(many.sum())]
+    before = np.cumsum(ends - begins)  # up to each of ours, those of its own included
+    for first in range(0, int(before[-1]) if len(before) else 0, PORTION_ROWS):
+        numbers = np.arange(first, min(first + PORTION_ROWS, int(before[-1])))
+        mine = np.searchsorted(before, numbers, side="right")
+        yield mine, order[ends[mine] - before[mine] + numbers]
 
 
 def has_partner(ours: Rows, theirs: Rows, lower: int, upper: int) -> npt.NDArray[np.bool_]:
@@ -86,13 +83,13 @@ class JoinInstance(ByKeyInstance):
     """What joins have in common whose rows wait in windows of their keys."""
 
     slices = (INSTANT, ROW)
+    predicted = False
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert isinstance(plan.aggregation, WindowJoin)
         self._join = plan.aggregation
         self._fresh: list[pa.RecordBatch] = []
-        # Which windows are read next depends on the rows that come, not on when the windows end.
-        super().__init__(replace(plan, options=replace(plan.options, read_batch_ratio=0)), *place)
+        super().__init__(plan, *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[START].to_numpy() <= self._fired_until
@@ -127,10 +124,12 @@ class JoinInstance(ByKeyInstance):
         if self._join.how in ONCE:
             left.met |= has_partner(left, right, lower, upper)
             return
+        of_left, of_right = widths(left.frame), widths(right.frame)
         for lefts, rights in pairs(left, right, lower, upper):
             left.met[lefts] = right.met[rights] = True
             instants = np.maximum(left.times[lefts], right.times[rights])
-            yield self._result(instants, left.frame[lefts], right.frame[rights])
+            for some in together(of_left[lefts] + of_right[rights], PORTION_BYTES):
+                yield self._result(instants[some], left.frame[lefts[some]], right.frame[rights[some]])
 
     def _as_stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select(*self._plan.packed.names, *self.slices)

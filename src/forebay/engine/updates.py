@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,13 @@ from forebay.windows import HIGH, LOW, AlignedWindows
 class UpdateInstance(ByKeyInstance):
     """Aligned windows of incremental aggregates in update mode: a micro-batch emits every aggregate that it has changed."""
 
+    predicted = False
+
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         assert isinstance(plan.windows, AlignedWindows)
         self._windows = plan.windows
         self._touched: list[Slots] = []
-        # Which windows are read next depends on the rows that come, not on when the windows end.
-        super().__init__(replace(plan, options=replace(plan.options, read_batch_ratio=0)), *place)
+        super().__init__(plan, *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         for some in self._parts(batch, self._windows.most):

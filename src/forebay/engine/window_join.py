@@ -13,8 +13,7 @@ from typing import Any, Literal
 import polars as pl
 import pyarrow as pa
 
-_ROWS = 1 << 16
-"""Results are handed on so many at a time."""
+from forebay.engine.portions import PORTION_ROWS, portions
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,6 @@ class WindowJoin:
         if joined.height:
             names = [*sides[0].columns, *sides[1].columns[len(by) :]]
             shown = joined.select(name for name in names if name in joined.columns)
-            for part in shown.iter_slices(_ROWS):
+            for part in portions(shown, PORTION_ROWS):
                 table = part.drop(window).to_arrow(compat_level=pl.CompatLevel.oldest())
                 yield assemble(part[window].to_numpy(), [column.combine_chunks() for column in table.columns])

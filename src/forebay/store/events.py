@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from forebay.errors import CorruptState
@@ -90,8 +91,8 @@ class EventLog:
     >>> directory = Path(tempfile.mkdtemp())
     >>> events = EventLog(directory, ExtentLog(directory, None, Options()), AlignedWindows(10, 10), Options())
     >>> references = events.append(np.array([12, 3, 15]), pa.record_batch({"price": [5, 6, 7]}))
-    >>> events.take(references[[2, 0]], ["price"]).to_pydict()
-    {'price': [7, 5]}
+    >>> events.take(references[[2, 0]], ["price"]).rows()
+    [(7,), (5,)]
     >>> events.retain(references[:1])
     >>> [(each.start, each.events, each.references) for each in events.slices]
     [(0, 1, 0), (10, 2, 1)]
@@ -199,7 +200,7 @@ class EventLog:
         numbers = list(self._slices)
         return self.bytes_of(numbers) / max(1, self.stored)
 
-    def take(self, references: References, columns: Sequence[str]) -> pa.RecordBatch:
+    def take(self, references: References, columns: Sequence[str]) -> pl.DataFrame:
         """Columns of the events that references name, in their order."""
         order = np.argsort(references, kind="stable")
         ascending = references[order]
@@ -207,12 +208,12 @@ class EventLog:
         found: list[pa.RecordBatch] = []
         for some in np.split(np.arange(len(order)), np.flatnonzero(np.diff(numbers)) + 1):
             found += self._take(int(numbers[some[0]]), ordinals[some], columns)
-        rows = pa.concat_batches(found)
+        rows = pl.DataFrame(pa.Table.from_batches(found))  # whose texts may be larger than one array of Arrow's
         if np.array_equal(ascending, references):
             return rows
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return rows.take(pa.array(back))
+        return rows[back]
 
     def _take(self, number: int, ordinals: References, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns of events of a slice, by ascending ordinals, from those of its extents that may have some of them."""

@@ -66,7 +66,7 @@ class ReferenceStore(UnalignedStore):
             return rows
         references = rows[EVENT].to_numpy()
         self._read_last = np.sort(slots), rows[SLOT].to_numpy(), references
-        return rows.with_columns(pl.DataFrame(self._events.take(references, self._columns)))
+        return rows.with_columns(self._events.take(references, self._columns))
 
     def remove(self, slots: Slots) -> None:
         """End windows; the references of their rows are given back."""

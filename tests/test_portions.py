@@ -1,0 +1,91 @@
+"""A long value that is in many results does not make any of the batches that are handed on large."""
+
+import contextlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forebay.access_patterns import Pattern
+from forebay.aggregates.aggregation import Aggregation
+from forebay.aggregates.bound import BoundAggregate
+from forebay.engine.open import open_instance
+from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.portions import PORTION_BYTES
+from forebay.engine.window_join import WindowJoin
+from forebay.store.aligned import SLICE
+from forebay.store.options import Options
+from forebay.windows import END, HIGH, LOW, START, AlignedWindows, CountWindows, Intervals, Lives, Preceding
+
+RESULTS, LENGTH = 3_000, 1 << 15
+INSTANT = pa.timestamp("us")
+WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
+NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
+FIRST = BoundAggregate("text", "first", ("text",), (pa.string(),), pa.string(), {"ignorenulls": False})
+LIST = BoundAggregate("text", "collect_list", ("text",), (pa.string(),), pa.list_(pa.string()))
+SECOND = 1_000_000
+
+
+def joined(windows):
+    """One row on the left, and as many on the right as there are to be results."""
+    aligned = isinstance(windows, AlignedWindows)
+    packed = pa.schema(
+        [("k0", pa.int64()), ("side", pa.bool_()), ("text", pa.string()), ("id", pa.int64()), ("over", pa.bool_())]
+    )
+    window = ("window", WINDOW) if aligned else ("event_time", INSTANT)
+    schema = pa.schema([window, ("k", pa.int64()), ("text", pa.string()), ("id", pa.int64())])
+    join = WindowJoin("inner", "side", ("text",), ("id",))
+    pattern = Pattern.AAR if aligned else Pattern.AUR
+    count = RESULTS + 1
+    rows = {
+        "k0": np.zeros(count, np.int64),
+        "side": pa.array([False] + [True] * RESULTS),
+        "text": pa.array(["x" * LENGTH] + [None] * RESULTS, pa.string()),
+        "id": np.arange(count),
+        "over": pa.array([False] * count),
+    }
+    return WindowPlan(windows, packed, ("k0",), join, pattern, schema, Options()), rows
+
+
+def aggregated(windows, pattern, aggregate):
+    """A long text, which is the first one of its key in all windows."""
+    window = [("event_time", INSTANT), ("window", WINDOW)] if isinstance(windows, Preceding) else [("window", NUMBERS)]
+    schema = pa.schema([*window, ("k", pa.int64()), ("text", aggregate.result)])
+    packed = pa.schema([("k0", pa.int64()), ("text", pa.string())])
+    texts = pa.array(["x" * LENGTH] + ["y"] * (RESULTS - 1))
+    rows = {"k0": np.zeros(RESULTS, np.int64), "text": texts}
+    return WindowPlan(windows, packed, ("k0",), Aggregation(("k0",), (aggregate,)), pattern, schema, Options()), rows
+
+
+@pytest.mark.parametrize(
+    ("plan", "rows"),
+    [
+        pytest.param(*joined(Intervals(-SECOND, SECOND, SECOND)), id="interval join"),
+        pytest.param(*joined(Lives("over", SECOND)), id="continuous join"),
+        pytest.param(*joined(AlignedWindows(SECOND, SECOND)), id="join in windows"),
+        pytest.param(*aggregated(Preceding(span=SECOND), Pattern.AUR, FIRST), id="rows before each row"),
+        pytest.param(*aggregated(CountWindows(1, 1, True), Pattern.AUR, FIRST), id="count windows"),
+        pytest.param(*aggregated(CountWindows(1, 1, True), Pattern.RMW, FIRST), id="count windows, incremental"),
+        pytest.param(*aggregated(CountWindows(1, 1, True), Pattern.AUR, LIST), id="lists of count windows"),
+    ],
+)
+def test_results_go_on_in_portions(tmp_path, plan, rows):
+    count = len(rows["k0"])
+    zeros, times = np.zeros(count, np.int64), np.arange(count)
+    if isinstance(plan.windows, AlignedWindows):
+        rows = {**rows, SLICE: zeros}
+    else:
+        rows = {**rows, HIGH: zeros, LOW: zeros, START: times, END: times + SECOND}
+    if isinstance(plan.windows, CountWindows):
+        del rows[START], rows[END]
+    with contextlib.closing(open_instance(plan, tmp_path / "0", None, NEVER)) as instance:
+        instance.ingest(pa.record_batch(rows))
+        sizes, found = [], 0
+        for batch in instance.fire(2 * SECOND):
+            sizes.append(batch.nbytes)
+            found += batch.num_rows
+            texts = batch["text"].to_pylist()
+            assert {len(text) if isinstance(text, str) else len(text[0]) for text in texts} == {LENGTH}
+    assert found == RESULTS
+    assert sum(sizes) > 2 * PORTION_BYTES
+    assert max(sizes) < 2 * PORTION_BYTES
