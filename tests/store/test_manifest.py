@@ -38,7 +38,7 @@ def test_reads_what_was_written(path):
 def test_parts_are_told_apart_and_have_a_format_of_their_own(path, tmp_path):
     first, second = MANIFEST.extents
     parts = {"events": Counters(rows_in=4), "hourly": Counters(rows_out=1)}
-    with_parts = replace(MANIFEST, extents=(first, replace(second, part="hourly")), parts=parts)
+    with_parts = replace(MANIFEST, extents=(first, second._replace(part="hourly")), parts=parts)
     assert path.read_bytes().startswith(b"forebay manifest 4 ")
     manifests.write(tmp_path, with_parts)
     assert path.read_bytes().startswith(b"forebay manifest 5 ")
@@ -47,7 +47,7 @@ def test_parts_are_told_apart_and_have_a_format_of_their_own(path, tmp_path):
 
 def test_a_picture_of_a_key_index_has_a_format_of_its_own(path, tmp_path):
     first, second = MANIFEST.extents
-    manifests.write(tmp_path, replace(MANIFEST, extents=(first, replace(second, group=manifests.PICTURES | 1))))
+    manifests.write(tmp_path, replace(MANIFEST, extents=(first, second._replace(group=manifests.PICTURES | 1))))
     assert path.read_bytes().startswith(b"forebay manifest 6 ")
     assert manifests.read(tmp_path, VERSION).rows == first.rows
     path.write_bytes(path.read_bytes().replace(b"manifest 6", b"manifest 4", 1))

@@ -6,8 +6,9 @@ After the stream a large segment has checksums of its blocks (`forebay.store.blo
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 from isal.isal_zlib import crc32
@@ -32,8 +33,7 @@ class Segment:
     schema_crc: int
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """Rows of one group: where their record batch lies (bytes), its CRC-32, and how many rows it has.
 
     ``part`` names the part of the log that the group is in; "" is the log itself.
@@ -88,7 +88,7 @@ class SegmentWriter:
 
     def receive(self, source: int, extent: Extent, data: pa.Buffer, path: Path) -> Extent:
         """Copy an extent, whose bytes are ``data``, from the open file ``source`` to the end of this one, in the kernel."""
-        moved = replace(extent, segment=self._path.name, offset=self.size)
+        moved = extent._replace(segment=self._path.name, offset=self.size)
         offset, left = extent.offset, extent.length
         while left:
             copied = self._disk.copy(source, offset, left, self._descriptor, self._path)
