@@ -36,15 +36,16 @@ def framed(
     assembled : callable
         Makes a record batch of the numbers of frames, and of their keys and aggregates.
     """
-    aggregation, keys = plan.aggregation, list(plan.keys)
+    aggregation, keys, numbers = plan.aggregation, list(plan.keys), np.arange(len(frames.current))
     assert not isinstance(aggregation, Processor)
     if not isinstance(aggregation, Aggregation):
-        for ids in together(frames.sizes, _SPREAD):
-            yield from aggregation.results(_spread(rows, frames, ids), keys, WINDOW, assembled)
+        for some in together(frames.sizes, _SPREAD):
+            yield from aggregation.results(_spread(rows, frames, numbers[some]), keys, WINDOW, assembled)
         return
     at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}
     others = replace(aggregation, aggregates=tuple(each for each in aggregation.aggregates if not moves(each)))
-    for ids in together(_shares(rows, frames, keys, at_once.values(), alone=bool(others.aggregates)), 1):
+    for some in together(_shares(rows, frames, keys, at_once.values(), alone=bool(others.aggregates)), 1):
+        ids = numbers[some]
         one_by_one: Iterator[pa.Array] = iter(())
         if others.aggregates:
             one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))

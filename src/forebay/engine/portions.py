@@ -12,7 +12,6 @@ PORTION_ROWS, PORTION_BYTES = 1 << 16, 32 << 20
 """What a portion has, about, whichever is less."""
 
 Sizes = npt.NDArray[np.floating]
-Places = npt.NDArray[np.int64]
 
 
 def widths(rows: pl.DataFrame) -> Sizes:
@@ -23,7 +22,7 @@ def widths(rows: pl.DataFrame) -> Sizes:
     >>> widths(pl.DataFrame({"n": [1, 2], "s": ["", "four"]})).tolist()
     [16.0, 20.0]
     """
-    found = np.full(rows.height, 8.0 * rows.width)
+    found = np.full(rows.height, _WIDTH * rows.width)
     for column in rows.get_columns() if rows.height else ():
         if column.dtype == pl.String:
             found += column.str.len_bytes().fill_null(0).to_numpy()
@@ -34,19 +33,27 @@ def widths(rows: pl.DataFrame) -> Sizes:
     return found
 
 
-def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[Places]:
-    """The positions of what has such sizes, as many one after the other as have about so much together, but one at least.
+_WIDTH = 8.0
+
+
+def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[slice]:
+    """What has such sizes, as many one after the other as have about so much together, but one at least.
 
     Examples
     --------
-    >>> [places.tolist() for places in together(np.array([1, 1, 5, 1]), 3)]
-    [[0, 1], [2, 3]]
+    >>> list(together(np.array([1, 1, 5, 1]), 3))
+    [slice(0, 2, None), slice(2, 4, None)]
     """
-    if len(sizes):
-        yield from np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(np.cumsum(sizes) // most)) + 1)
+    total = np.cumsum(sizes)
+    cuts = np.searchsorted(total, np.arange(most, total[-1] if len(total) else 0, most), side="right")
+    bounds = np.unique(np.concatenate([[0], cuts, [len(total)]])).astype(np.int64).tolist()
+    yield from map(slice, bounds, bounds[1:])
 
 
 def portions(rows: pl.DataFrame, most_rows: int | None = None) -> Iterator[pl.DataFrame]:
     """Rows in order, as many together as take about `PORTION_BYTES`, and are no more than so many, if that is said."""
-    for some in together(widths(rows), PORTION_BYTES):
-        yield from rows[some[0] : some[-1] + 1].iter_slices(most_rows or len(some))
+    if any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in rows.dtypes):
+        for some in together(widths(rows), PORTION_BYTES):
+            yield from rows[some].iter_slices(most_rows or rows.height)
+    else:
+        yield from rows.iter_slices(min(most_rows or rows.height, int(PORTION_BYTES / _WIDTH / max(1, rows.width))) or 1)
