@@ -201,5 +201,16 @@ def test_keys_with_one_hash_are_not_combined(kind):
     assert all(row[END] - row[START] == GAP for row in found if row["k0"] != values[0])
 
 
+def test_sessions_without_keys_are_combined():
+    starts = np.array([0, 40, 5, 3, 44])
+    rows = {TIME: pa.array(starts, pa.timestamp("us")), END: pa.array(starts + GAP, pa.timestamp("us"))}
+    chunk = pa.record_batch({**rows, HIGH: np.zeros(5, np.int64), "a0": starts})
+    plan = WindowPlan(
+        SessionWindows(), pa.schema([("a0", pa.int64())]), (), Aggregation((), (COUNT,)), Pattern.RMW, chunk.schema
+    )
+    found = [row for _, blob in pack(iter([chunk]), plan, vnode_ids(2, 1), fired_until=NEVER) for row in rows_of(blob)]
+    assert sorted((row[START], row[END], row["rows"]) for row in found) == [(0, 15, 3), (40, 54, 2)]
+
+
 def rows_of(blob):
     return [row for batch in blobs.read(blob)[0] for row in batch.to_pylist()]

@@ -81,9 +81,10 @@ def test_sessions_of_all_kinds_of_keys(stream, tmp_path, names, key):
     assert assert_same(found, expected, len(key)) > 50
 
 
-def test_sessions_without_keys(stream, tmp_path, names):
+@pytest.mark.parametrize("holistic", [[], [fb.median("x")]])
+def test_sessions_without_keys(stream, tmp_path, names, holistic):
     """Spark cannot stream these, but with a key that is always the same it can."""
-    aggregates = [fb.count("*"), fb.sum("l"), fb.median("x")]
+    aggregates = [fb.count("*"), fb.sum("l"), *holistic]
     run(
         fb.groupBy(stream.streaming("5 seconds"), fb.session_window("ts", "9 milliseconds")).agg(*aggregates),
         tmp_path,

@@ -58,7 +58,7 @@ def framed(
 
 def _shares(rows: pl.DataFrame, frames: Frames, keys: list[str], moved: Iterable[Moved], *, alone: bool) -> Sizes:
     """The share of what is done at a time that each frame takes; ``alone`` if the rows of some are spread for it."""
-    taken = widths(rows.select(keys))[frames.current]
+    taken: Sizes = widths(rows.select(keys))[frames.current] if keys else np.zeros(len(frames.current))
     for values in moved:
         if isinstance(values, Chosen):
             taken += np.where(values.rows < 0, 0, widths(values.values.to_frame())[values.rows])

@@ -81,10 +81,9 @@ class Combiner:
         """The rows that have another key than the first one of their session."""
         firsts = sessions.first[sessions.of]
         later = np.flatnonzero(firsts != np.arange(rows.height))
-        keys = rows.select(self.plan.keys)
         differ = np.zeros(len(later), np.bool_)
-        for one, other in zip(keys[later], keys[firsts[later]], strict=True):
-            differ |= one.ne_missing(other).to_numpy()
+        for key in self.plan.keys:
+            differ |= rows[key][later].ne_missing(rows[key][firsts[later]]).to_numpy()
         return later[differ]
 
 
