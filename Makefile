@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
+# Tests wait for Spark and for agents a good part of their time, so there are three at a time for two cores.
 # Threads of polars and Python callbacks in it can wait for each other; Spark's workers have one such thread, too.
 check test test-all test-seeds test-random: export POLARS_MAX_THREADS := 1
 PATIENT := -o faulthandler_timeout=3600
@@ -67,7 +68,7 @@ check: lint  ## lint rules, types, and the tests that start neither Spark nor ot
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
 test: $(VENV)/ready  ## the test suite (10 minutes)
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 3 --dist worksteal
 
 test-all: $(VENV)/ready  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "not seeds and (not cluster or not slow)" -n 2 --dist worksteal

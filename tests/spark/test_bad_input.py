@@ -365,6 +365,28 @@ def test_a_window_is_no_time(df):
     assert days.columns == ["window", "s", "median(n)"]
 
 
+@pytest.mark.parametrize("make", [lambda: F.expr("int(rand() * 3)"), lambda: (F.rand() * 0).cast("int"), lambda: F.uuid()])
+def test_keys_that_have_another_value_each_time(spark, df, make):
+    key = make()
+    for rows in (df, spark.range(3).selectExpr("timestamp_seconds(id) timestamp", "id n")):
+        with pytest.raises(InvalidArgument, match="has another value each time that it is computed"):
+            hourly(rows, "n", key).agg(fb.count("*"))
+        hourly(rows.withColumn("salt", key), "n", "salt").agg(fb.count("*"))
+
+
+def test_aggregates_and_keys_that_a_checkpoint_could_not_tell_apart(spark, df):
+    other = spark.range(3).selectExpr("id n", "id s2")
+    joined = df.join(other, df["n"] == other["s2"])
+    one, two = df["n"], other["n"]
+    with pytest.raises(InvalidArgument, match=r"two aggregates read alike, sum\(n\), and are of different columns"):
+        hourly(joined).agg(fb.sum(one).alias("a"), fb.sum(two).alias("b"))
+    with pytest.raises(InvalidArgument, match="two keys read alike, n, and are of different columns"):
+        hourly(joined, one, two).agg(fb.count("*"))
+    hourly(joined, one, one).agg(fb.sum(one).alias("a"), fb.sum(one).alias("b"), fb.sum("s2"))
+    with pytest.raises(UnsupportedType, match="with two fields of one name; rename one of them"):
+        hourly(df, F.struct("n", "n")).agg(fb.count("*"))
+
+
 def test_keys_in_lists(spark, df):
     window = fb.window("timestamp", "1 hour")
     keys = ["s", F.col("n") % 2]

@@ -56,10 +56,16 @@ def test_explain_names_both_operators(spark, capsys):
     assert printed.count("pattern     RMW") == 2
 
 
-def test_update_mode_is_refused(spark, tmp_path):
+@pytest.mark.parametrize("through", ["a view", pytest.param("itself", marks=pytest.mark.slow)])
+def test_update_mode_is_refused(spark, tmp_path, capsys, through):
     nexmark.register(spark)
     stream = spark.readStream.format("nexmark").options(**OPTIONS, events=1000).load().withWatermark("dateTime", "4 seconds")
     counts = fb.groupBy(stream, fb.window("dateTime", "10 seconds"), "auction").agg(fb.count("*").alias("bids"))
+    if through == "a view":
+        counts.createOrReplaceTempView("counts")
+        counts = spark.table("counts")
+        fb.explain(counts)
+        assert "pattern     RMW" in capsys.readouterr().out
     totals = fb.groupBy(counts, fb.window(F.window_time("window"), "10 seconds")).agg(fb.sum("bids"))
     writer = totals.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(tmp_path))
     query = writer.trigger(availableNow=True).start()

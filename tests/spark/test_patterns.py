@@ -80,12 +80,19 @@ def test_keys_that_may_be_different_functions_are_refused(stream):
     assert patterns.results().columns == ["pattern", "key", *(f"p{number}" for number in range(len(alike) + 1))]
 
 
-def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("sliding", "tumbling by s", "totals of visits"), id="some"),
+        pytest.param((*PATTERNS,), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path, names):
     push_watermark(stream, 1)
     rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")
-    patterns = shared(stream.streaming("10 minutes"))
+    patterns = shared(stream.streaming("10 minutes"), names)
     total, query = total_when_every_batch_fails_once(spark, patterns.results(), tmp_path / "ck")
-    for name in PATTERNS:
+    for name in names:
         assert assert_same(patterns.of(name, total), expected(rows, name), len(PATTERNS[name][1])) > 10
     assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
     assert fb.progress(query).rowsLate == 0

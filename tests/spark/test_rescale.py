@@ -118,7 +118,7 @@ def partitions(checkpoint):
 @pytest.mark.parametrize(
     ("kinds", "numbers"),
     [
-        (["sliding", "without keys", "patterns"], [4]),
+        (["without keys", "patterns"], [4]),
         pytest.param(
             ["tumbling", "without keys", "sliding", "sessions", "chained", "joined", "patterns"],
             [4, 2, 8, 1],

@@ -108,7 +108,8 @@ class Place:
         if location is None:
             raise UnsupportedConfiguration(
                 "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
-                "another session than the one it was defined in. Set spark.forebay.stateDirectory."
+                "another session than the one it was defined in, or where spark.sql.debug.maxToStringFields is so small "
+                "that Spark's plans do not show its operators. Raise that, or set spark.forebay.stateDirectory."
             )
         return location, part
 

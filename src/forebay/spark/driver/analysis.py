@@ -110,6 +110,20 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
     )
 
 
+def require_deterministic(df: DataFrame, keys: Sequence[Column | str]) -> None:
+    """`InvalidArgument` for a key that has another value each time that it is computed, which is more than once."""
+    plan = df.select(*keys)._jdf.queryExecution().analyzed() if keys else None
+    if plan is None or plan.nodeName() != "Project":
+        return
+    for key, expression in zip(keys, elements(plan.projectList()), strict=True):
+        if not expression.deterministic():
+            text = key if isinstance(key, str) else str(key).removeprefix("Column<'").removesuffix("'>")
+            raise InvalidArgument(
+                f"the key {text} has another value each time that it is computed. Make it a column of its own first, with "
+                "withColumn, and name that."
+            )
+
+
 def joins_streams(df: DataFrame) -> bool:
     """Whether rows come from a join of two streams that is Spark's own, whose results have an earlier watermark.
 

@@ -21,9 +21,9 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, time_of
+from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, require_deterministic, time_of
 from forebay.spark.driver.assignments import CustomWindow, Window
-from forebay.spark.driver.columns import quoted, text_of
+from forebay.spark.driver.columns import quoted, same_expression, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
@@ -130,6 +130,8 @@ def bind_call(
     fields = [*schema.fields[:windowed], *map(nullable_within, schema.fields[windowed:])]
     window_and_keys, results = fields[: len(grouped)], fields[len(grouped) :]
     key_fields = window_and_keys[windowed:]
+    with analysis():
+        require_deterministic(df, key_columns)
     for field in key_fields:
         require_supported(field.dataType, f"the key {field.name}")
 
@@ -154,6 +156,8 @@ def bind_call(
             bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
         aggregation = Aggregation(key_names, bound)
         texts = [_text(aggregate) for aggregate in named]
+        if df.isStreaming:
+            _require_told_apart("aggregates", texts, [each.inputs for each in bound])
         holistic = [text for text, each in zip(texts, bound, strict=True) if each.function in HOLISTIC and not each.counted]
         reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
     if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
@@ -166,6 +170,9 @@ def bind_call(
     told = tuple(
         Key(text_of(key), column, field.dataType) for key, column, field in zip(keys, key_columns, key_fields, strict=True)
     )
+    if df.isStreaming:
+        first = {each.text: each.column for each in reversed(told)}
+        _require_told_apart("keys", [each.text for each in told], [same_expression(first[k.text], k.column) for k in told])
     return Call(
         Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout),
         told,
@@ -175,6 +182,17 @@ def bind_call(
         T.StructType([*window_and_keys, *results]),
         choice,
     )
+
+
+def _require_told_apart(what: str, texts: Sequence[str], of: Sequence[object]) -> None:
+    """`InvalidArgument` if what reads alike is of different things: at a restart one would have the state of the other."""
+    known: dict[str, object] = {}
+    for text, each in zip(texts, of, strict=True):
+        if known.setdefault(text, each) != each:
+            raise InvalidArgument(
+                f"two {what} read alike, {text}, and are of different columns or functions, which a checkpoint could not "
+                "tell apart. Give one of these columns another name, with withColumnRenamed or withColumn."
+            )
 
 
 def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:

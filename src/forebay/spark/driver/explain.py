@@ -38,7 +38,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
         raise InvalidArgument(f"explain() got {df!r}; it takes a DataFrame, or a query that was started")
     if isinstance(df, DataFrame):
         require_classic("explain()", df)
-    plan = plan_of(df) if isinstance(df, StreamingQuery) else df._jdf.queryExecution().logical().toString()
+    plan = plan_of(df) if isinstance(df, StreamingQuery) else df._jdf.queryExecution().analyzed().toString()
     found = operators(plan, batch=True)
     lines = ["== forebay =="]
     for operator in found:

@@ -157,6 +157,8 @@ def require_supported(kind: T.DataType, what: str) -> None:
     if isinstance(kind, T.ArrayType):
         require_supported(kind.elementType, what)
     elif isinstance(kind, T.StructType):
+        if len({*kind.names}) < len(kind.names):
+            raise UnsupportedType(f"{what} is a {kind.simpleString()}, with two fields of one name; rename one of them")
         for field in kind.fields:
             require_supported(field.dataType, what)
     elif isinstance(kind, T.StringType):

@@ -249,11 +249,24 @@ def _directories_of(
         kept = {each: len(history[-1]["aggregates"].keys() & here[each]["aggregates"].keys()) for each in heirs}
         heir = min(heirs, key=lambda each: (bool(found[each]), -kept[each]))
         layouts.record(root, name, history, begun[heir], committed + 1)
+        _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
         found[heir].append(name)
     return found, {
         what: {each: [name for name in names if what not in histories[name][0]] for each, names in found.items()}
         for what in (IDENTITY, SPREAD)
     }
+
+
+def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    gone, come = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
+    if come:
+        _log.warning(
+            "the query has been changed: it goes on with %s, of which it has no state, so windows that are open have them "
+            "of the rows from now on%s. An aggregate is known by how it is written: if you have only written one in another "
+            "way, or with a value that changes from run to run, stop the query before it has rows, and change it back.",
+            ", ".join(come),
+            f", and without {', '.join(gone)}" if gone else "",
+        )
 
 
 def _is_seen(plan: str, found: Mapping[str, list[str]], committed: int) -> bool:

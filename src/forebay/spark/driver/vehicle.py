@@ -49,7 +49,7 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
     plan = startup.dumps(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
-    chained = bool(query.MARK.search(df._jdf.queryExecution().logical().toString()))
+    chained = bool(query.MARK.search(df._jdf.queryExecution().analyzed().toString()))
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
     listener.watch(df.sparkSession)
     columns = _leaves(bound.schema)
