@@ -4,12 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
-def test_they_can_be_imported(name):
-    program = f"import sys; sys.path[:0] = [{str(BENCHMARKS)!r}, {str(BENCHMARKS / 'peers')!r}]; import {name}"
+def test_they_can_be_imported():
+    names = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
+    assert "race" in names
+    program = f"import sys; sys.path[:0] = [{str(BENCHMARKS)!r}, {str(BENCHMARKS / 'peers')!r}]; import {', '.join(names)}"
     subprocess.run([sys.executable, "-c", program], check=True)

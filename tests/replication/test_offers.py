@@ -106,8 +106,13 @@ def test_a_host_that_lacks_the_base_and_much_besides_is_behind(tmp_path):
         assert some.held(2) == set()
 
 
-@pytest.mark.parametrize("lost", ["*.arrow", "*.manifest", "*"])
-@pytest.mark.parametrize("running", [True, False])
+MORE_LOST = (("*.arrow", False), ("*.manifest", True), ("*", True), ("*", False))
+
+
+@pytest.mark.parametrize(
+    ("lost", "running"),
+    [("*.arrow", True), ("*.manifest", False), *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE_LOST)],
+)
 def test_a_host_that_has_lost_files_of_the_base_gets_them_again(tmp_path, lost, running):
     with hosts(tmp_path, replicas=0, uploading=False) as some:
         some.start(0)

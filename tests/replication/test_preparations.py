@@ -80,7 +80,7 @@ def prepared(some, version=None):
     return ready is not None and version in (None, ready.store.base.version)
 
 
-@pytest.mark.parametrize("later", [0, 1, 3, 20])
+@pytest.mark.parametrize("later", [0, 3, *(pytest.param(later, marks=pytest.mark.slow) for later in (1, 20))])
 def test_a_host_with_a_replica_opens_the_store_without_reading_its_key_index(two_hosts, later):
     store = open_at(two_hosts, 0, None)
     version = put(store, np.arange(KEYS), 0)

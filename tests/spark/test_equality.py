@@ -57,7 +57,6 @@ def check(stream, tmp_path, window, keys, aggregates, delay="5 seconds"):
 ONE_OF_EACH = [
     ("tumbling", "incremental"),
     ("sliding with a remainder and an offset", "mixed"),
-    ("sliding with a remainder and an offset", "counted"),
 ]
 
 

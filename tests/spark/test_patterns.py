@@ -98,6 +98,7 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
     assert fb.progress(query).rowsLate == 0
 
 
+@pytest.mark.slow
 def test_late_rows_are_those_of_each_pattern_alone(spark, stream, tmp_path):
     push_watermark(stream, 1)
     patterns = shared(stream.streaming("0 seconds"), ("sliding", "visits")).add(

@@ -296,7 +296,7 @@ def from_a_source_of_another_kind(spark, _, push):
     return query, 5
 
 
-@pytest.mark.parametrize("source", [from_files, from_a_source_of_another_kind])
+@pytest.mark.parametrize("source", [from_files, pytest.param(from_a_source_of_another_kind, marks=pytest.mark.slow)])
 def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, tmp_path, caplog, source):
     def push(stream):
         marked = stream.mapInPandas(marking(marks), "ts timestamp, key long").withWatermark("ts", "1 second")

@@ -81,7 +81,7 @@ def test_sessions_of_all_kinds_of_keys(stream, tmp_path, names, key):
     assert assert_same(found, expected, len(key)) > 50
 
 
-@pytest.mark.parametrize("holistic", [[], [fb.median("x")]])
+@pytest.mark.parametrize("holistic", [[], pytest.param([fb.median("x")], marks=SLOW)])
 def test_sessions_without_keys(stream, tmp_path, names, holistic):
     """Spark cannot stream these, but with a key that is always the same it can."""
     aggregates = [fb.count("*"), fb.sum("l"), *holistic]
