@@ -372,17 +372,20 @@ def test_keys_that_have_another_value_each_time(spark, df, make):
         with pytest.raises(InvalidArgument, match="has another value each time that it is computed"):
             hourly(rows, "n", key).agg(fb.count("*"))
         hourly(rows.withColumn("salt", key), "n", "salt").agg(fb.count("*"))
+        hourly(rows, F.input_file_name(), F.spark_partition_id()).agg(fb.count("*"))
 
 
 def test_aggregates_and_keys_that_a_checkpoint_could_not_tell_apart(spark, df):
     other = spark.range(3).selectExpr("id n", "id s2")
     joined = df.join(other, df["n"] == other["s2"])
     one, two = df["n"], other["n"]
+    twice = [F.aggregate(F.array("n"), F.lit(0).cast("long"), lambda total, n: total + n) for _ in range(2)]
     with pytest.raises(InvalidArgument, match=r"two aggregates read alike, sum\(n\), and are of different columns"):
         hourly(joined).agg(fb.sum(one).alias("a"), fb.sum(two).alias("b"))
     with pytest.raises(InvalidArgument, match="two keys read alike, n, and are of different columns"):
         hourly(joined, one, two).agg(fb.count("*"))
     hourly(joined, one, one).agg(fb.sum(one).alias("a"), fb.sum(one).alias("b"), fb.sum("s2"))
+    hourly(df, "n", df["n"]).agg(fb.sum("n"), fb.sum(df["n"]).alias("b"), *map(fb.sum, twice))
     with pytest.raises(UnsupportedType, match="with two fields of one name; rename one of them"):
         hourly(df, F.struct("n", "n")).agg(fb.count("*"))
 

@@ -158,7 +158,7 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, caplog, cas
     after = fb.groupBy(growing.streaming(wide=True), window, "key").agg(*aggregates)
     query = run(after, tmp_path)
     (told,) = [message for message in caplog.messages if message.startswith("the query has been changed")]
-    assert "of which it has no state" in told and ", and without " in told
+    assert "for which rows that are in state count as far as" in told and ", and without " in told
     aggregates = [*ADDED, *(fb.stddev("i_late").alias("late") for _ in late), *holistic, *reversed(KEPT)]
     expected = oracle(growing.static(0, 1), of_spark("ts", *durations), ["key"], aggregates)
     assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100

@@ -7,6 +7,7 @@ aggregates are computed from the rows of each frame by itself, which costs the s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -155,9 +156,12 @@ class Chosen:
     def take(self, ids: pa.Array) -> pa.Array:
         """Those with some numbers."""
         rows = self.rows[ids.to_numpy()]
-        values = self.values.to_arrow(compat_level=pl.CompatLevel.oldest())
-        taken = values.take(pa.array(rows, mask=rows < 0))
+        taken = self._array.take(pa.array(rows, mask=rows < 0))
         return taken if taken.type.equals(self.type) else taken.cast(self.type)
+
+    @functools.cached_property
+    def _array(self) -> pa.Array:
+        return self.values.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 Moved: TypeAlias = pa.Array | Chosen

@@ -11,6 +11,9 @@ import polars as pl
 PORTION_ROWS, PORTION_BYTES = 1 << 16, 32 << 20
 """What a portion has, about, whichever is less."""
 
+_WIDTH = 8.0
+"""Bytes of a value of which nothing else is known."""
+
 Sizes = npt.NDArray[np.floating]
 
 
@@ -33,9 +36,6 @@ def widths(rows: pl.DataFrame) -> Sizes:
     return found
 
 
-_WIDTH = 8.0
-
-
 def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[slice]:
     """What has such sizes, as many one after the other as have about so much together, but one at least.
 
@@ -50,10 +50,10 @@ def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[slice]:
     yield from map(slice, bounds, bounds[1:])
 
 
-def portions(rows: pl.DataFrame, most_rows: int | None = None) -> Iterator[pl.DataFrame]:
-    """Rows in order, as many together as take about `PORTION_BYTES`, and are no more than so many, if that is said."""
+def portions(rows: pl.DataFrame, most_rows: int = 1 << 31) -> Iterator[pl.DataFrame]:
+    """Rows in order, as many together as take about `PORTION_BYTES`, and are no more than ``most_rows``."""
     if any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in rows.dtypes):
         for some in together(widths(rows), PORTION_BYTES):
-            yield from rows[some].iter_slices(most_rows or rows.height)
+            yield from rows[some].iter_slices(most_rows)
     else:
-        yield from rows.iter_slices(min(most_rows or rows.height, int(PORTION_BYTES / _WIDTH / max(1, rows.width))) or 1)
+        yield from rows.iter_slices(min(most_rows, int(PORTION_BYTES / _WIDTH / max(1, rows.width))))

@@ -69,6 +69,9 @@ class Holdings:
             descriptor = self._locks.pop(query, None)
         if descriptor is not None:
             os.close(descriptor)
+        for known in (self._files, self._sized):
+            for instance in [each for each in known if each.startswith(f"{query}/")]:
+                known.pop(instance, None)
 
     def directory(self, instance: str) -> Path:
         """The directory of a store instance; `ReplicationError` for a text that is no instance's path."""
@@ -245,13 +248,14 @@ class Holdings:
                             self.remove(instance)
 
     def use(self, instance: str) -> None:
-        """Begin to use what there is of an instance, which is not swept from now on; who sweeps it now has done so first."""
+        """Begin to use what there is of an instance: it is not swept from now on. Waits for a sweep that is going on."""
         directory = self.directory(instance)
         with contextlib.suppress(FileNotFoundError):  # there is nothing to sweep
             if time.time() - directory.stat().st_mtime > KEPT_SECONDS / 2:
                 descriptor = self._lock_file(instance.partition("/")[0])
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    with contextlib.suppress(OSError):  # where there are no locks nobody sweeps
+                        fcntl.flock(descriptor, fcntl.LOCK_SH)
                     os.utime(directory)
                 finally:
                     os.close(descriptor)

@@ -130,7 +130,7 @@ class Manager(Service):
         self._planned = 0.0
         self._began = float("inf")
         self._repaired = self._settled = 0.0
-        self._ending: float | None = None
+        self._ending: tuple[float, float] | None = None
         self._lost_some = False
         self._warned = False
         self.actions = {"beat": self._beat, "group": self._group, "holders": self._holders, "left": self._left}
@@ -199,8 +199,9 @@ class Manager(Service):
     def end(self, seconds: float) -> bool:
         """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
         with self._lock:
-            self._ending, self._lost_some = time.monotonic(), False
-        end = time.monotonic() + seconds
+            now = time.monotonic()
+            self._ending, self._lost_some = (now, now + seconds / 2), False
+        end = now + seconds
         while time.monotonic() < end:
             with self._lock:
                 self._forget_lost()
@@ -291,9 +292,15 @@ class Manager(Service):
             self._forget(address)
 
     def _may_end(self) -> bool:
-        """Whether agents are to end: not while one has something to upload, or may be lost, for others do it then."""
-        since = self._ending
-        return since is not None and all(host.seen >= since and not host.uploading for host in self._hosts.values())
+        """Whether agents are to end: not while one has something to upload, or may be lost, for others do it then.
+
+        One that cannot upload keeps the others for half of the time that there is.
+        """
+        if self._ending is None:
+            return False
+        since, until = self._ending
+        done = all(host.seen >= since and not host.uploading for host in self._hosts.values())
+        return done or time.monotonic() > until
 
     # How groups are made.
 
@@ -379,7 +386,11 @@ class Manager(Service):
     def _forget_queries(self, now: float) -> None:
         """Let go of queries that have ended long ago, once all is uploaded."""
         if not any(host.uploading for host in self._hosts.values()):
-            self._queries = {name: query for name, query in self._queries.items() if now - query.ended < KEPT_SECONDS}
+            self._queries = {
+                name: query
+                for name, query in self._queries.items()
+                if now - query.ended < KEPT_SECONDS or query.archive is None  # which nobody else has
+            }
             known: tuple[dict[Unit, Any], ...] = (self._groups, self._targets, self._guests)
             for units in known:
                 for unit in [unit for unit in units if unit[0] not in self._queries]:

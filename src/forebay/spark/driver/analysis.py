@@ -6,6 +6,7 @@ import contextlib
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -110,18 +111,39 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
     )
 
 
+def resolved_alike(df: DataFrame, one: Column, other: Column) -> bool:
+    """Whether two columns are the same expression over a DataFrame: ``df.x`` and ``F.col("x")`` are."""
+    plan = df.select(one, other)._jdf.queryExecution().analyzed()
+    if plan.nodeName() != "Project" or plan.projectList().length() != 2:
+        return False
+    first, second = (each.child() if each.nodeName() == "Alias" else each for each in elements(plan.projectList()))
+    return bool(first.semanticEquals(second))
+
+
+_FIXED = ("InputFileName", "InputFileBlockStart", "InputFileBlockLength", "SparkPartitionID")
+"""Expressions that Spark takes for nondeterministic, and that have one value for a row."""
+
+
 def require_deterministic(df: DataFrame, keys: Sequence[Column | str]) -> None:
     """`InvalidArgument` for a key that has another value each time that it is computed, which is more than once."""
     plan = df.select(*keys)._jdf.queryExecution().analyzed() if keys else None
     if plan is None or plan.nodeName() != "Project":
         return
     for key, expression in zip(keys, elements(plan.projectList()), strict=True):
-        if not expression.deterministic():
+        if _changes(expression):
             text = key if isinstance(key, str) else str(key).removeprefix("Column<'").removesuffix("'>")
             raise InvalidArgument(
                 f"the key {text} has another value each time that it is computed. Make it a column of its own first, with "
                 "withColumn, and name that."
             )
+
+
+def _changes(expression: Any) -> bool:
+    """Whether an expression has another value each time that it is computed for a row."""
+    if expression.deterministic():
+        return False
+    others = [child for child in elements(expression.children()) if not child.deterministic()]
+    return any(map(_changes, others)) if others else expression.nodeName() not in _FIXED
 
 
 def joins_streams(df: DataFrame) -> bool:

@@ -21,9 +21,16 @@ from forebay.aggregates.functions import Aggregate, Apply
 from forebay.aggregates.user_defined import UserFunction
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, require_deterministic, time_of
+from forebay.spark.driver.analysis import (
+    analysis,
+    arrow_schema,
+    require_columns,
+    require_deterministic,
+    resolved_alike,
+    time_of,
+)
 from forebay.spark.driver.assignments import CustomWindow, Window
-from forebay.spark.driver.columns import quoted, same_expression, text_of
+from forebay.spark.driver.columns import quoted, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
@@ -171,8 +178,10 @@ def bind_call(
         Key(text_of(key), column, field.dataType) for key, column, field in zip(keys, key_columns, key_fields, strict=True)
     )
     if df.isStreaming:
-        first = {each.text: each.column for each in reversed(told)}
-        _require_told_apart("keys", [each.text for each in told], [same_expression(first[k.text], k.column) for k in told])
+        first = {key.text: key.column for key in reversed(told)}
+        with analysis():
+            alike = [key.column is first[key.text] or resolved_alike(df, first[key.text], key.column) for key in told]
+        _require_told_apart("keys", [key.text for key in told], alike)
     return Call(
         Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout),
         told,
@@ -188,7 +197,7 @@ def _require_told_apart(what: str, texts: Sequence[str], of: Sequence[object]) -
     """`InvalidArgument` if what reads alike is of different things: at a restart one would have the state of the other."""
     known: dict[str, object] = {}
     for text, each in zip(texts, of, strict=True):
-        if known.setdefault(text, each) != each:
+        if known.setdefault(text, each) != each and "->" not in text:  # a lambda's variables are others each time
             raise InvalidArgument(
                 f"two {what} read alike, {text}, and are of different columns or functions, which a checkpoint could not "
                 "tell apart. Give one of these columns another name, with withColumnRenamed or withColumn."

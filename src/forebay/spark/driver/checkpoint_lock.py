@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -45,7 +46,7 @@ def take(query: str, location: str) -> None:
             os.close(descriptor)
             raise UnsupportedConfiguration(
                 f"the query with the checkpoint at {location} runs in another process, whose state would be damaged. Stop "
-                "it there, or start this query with a checkpoint location of its own."
+                "it there, or end that process; or start this query with a checkpoint location of its own."
             )
         time.sleep(0.1)
     _locks[query] = descriptor
@@ -55,6 +56,8 @@ def release(query: str) -> None:
     """Let other processes start a query, if this one has kept them from it."""
     descriptor = _locks.pop(query, None)
     if descriptor is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # to close it is not enough where a child has it, too
         os.close(descriptor)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import InvalidArgument, UnsupportedType
+from forebay.spark.driver.analysis import resolved_alike
 from forebay.spark.driver.columns import quoted, same_expression, text_of
 from forebay.state.layout import NAMESAKE
 
@@ -64,7 +65,9 @@ class Inputs:
         kind, text = self._df.select(column).schema.fields[0].dataType, text_of(column)
         require_supported(kind, text)
         name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
-        if name in self._expressions:  # another expression with the same text
+        if name in self._expressions:  # of the same text
+            if resolved_alike(self._df, self._expressions[name], column):
+                return name
             name += f"{NAMESAKE}{len(self._expressions)}"
         self._expressions[name] = column
         self.columns.append(column.alias(name))

@@ -33,7 +33,7 @@ from forebay.spark.driver.plans import redefined
 from forebay.spark.driver.policies import Policies
 from forebay.spark.properties import BEGUN_WITHOUT, CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
 from forebay.state import layout as layouts
-from forebay.state.layout import IDENTITY, SPREAD, VNODES, Layout
+from forebay.state.layout import IDENTITY, JOIN, SPREAD, VNODES, Layout
 from forebay.state.places import Root
 from forebay.store import filenames
 
@@ -47,6 +47,9 @@ _PARTITION_SECONDS = 0.06
 
 _STILL = 10
 """A watermark that has not moved in so many micro-batches with rows is worth one."""
+
+_runs: dict[str, str] = {}
+"""The runs of queries, of whatever session, that have not ended."""
 
 _watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
@@ -64,7 +67,6 @@ class _Listener(StreamingQueryListener):
     def __init__(self, session: SparkSession) -> None:
         self._session = weakref.ref(session)
         self._watermarks: dict[str, _Watermark] = {}
-        self._running: set[str] = set()
         self._called: Any = None
 
     def onQueryStarted(self, event: Any) -> None:
@@ -88,7 +90,7 @@ class _Listener(StreamingQueryListener):
         conf.unset(REFUSED)
         logs = Logs(execution.offsetLog(), execution.commitLog())
         metrics.revive(str(query.id))
-        self._running.add(str(query.id))
+        _runs[str(query.id)] = str(query.runId)
         if "UpdateEventTimeWatermarkColumn" in plan:
             self._watermarks[str(query.runId)] = _Watermark(query.name or str(query.id))
         try:
@@ -142,14 +144,12 @@ class _Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: Any) -> None:
         self._watermarks.pop(str(event.runId), None)
-        session = self._session()
-        if session is None or session.streams.get(str(event.id)) is not None:  # it may be running again
-            return
-        checkpoint_lock.release(str(event.id))
-        replicas.retire(str(event.id))
-        if str(event.id) in self._running:
-            self._running.discard(str(event.id))
-            metrics.retire(str(event.id))
+        query = str(event.id)
+        if _runs.get(query) == str(event.runId):  # else it runs again, or has nothing of forebay
+            del _runs[query]
+            checkpoint_lock.release(query)
+            replicas.retire(query)
+            metrics.retire(query)
 
 
 class _Called(JStreamingQueryListener):
@@ -259,11 +259,11 @@ def _directories_of(
 
 def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     gone, come = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
-    if come:
+    if come and not all(text.startswith(JOIN) for text in come):  # the rows in state are joined in the new way
         _log.warning(
-            "the query has been changed: it goes on with %s, of which it has no state, so windows that are open have them "
-            "of the rows from now on%s. An aggregate is known by how it is written: if you have only written one in another "
-            "way, or with a value that changes from run to run, stop the query before it has rows, and change it back.",
+            "the query has been changed: it goes on with %s, for which rows that are in state count as far as what they "
+            "read is there%s. An aggregate is known by how it is written: if you have only written one in another way, or "
+            "with a value that changes from run to run, stop the query before it has rows, and change it back.",
             ", ".join(come),
             f", and without {', '.join(gone)}" if gone else "",
         )

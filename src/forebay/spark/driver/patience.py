@@ -52,4 +52,4 @@ class Patience:
         """Go on if fewer bytes are missing than ever before."""
         if missing < self._least and not self._given:
             self._least = missing
-            self.deadline = time.monotonic() + STALLED_SECONDS
+            self.deadline = max(self.deadline, time.monotonic() + STALLED_SECONDS)
