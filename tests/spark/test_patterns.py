@@ -72,8 +72,12 @@ def test_keys_that_may_be_different_functions_are_refused(stream):
     windows, count = fb.window("ts", "10 seconds"), fb.count("*").alias("n")
     df = stream.static
     patterns = fb.patterns(df, "key")
-    with pytest.raises(InvalidArgument, match="two patterns have keys that read alike, <lambda>"):
+    with pytest.raises(InvalidArgument, match="two keys of patterns read alike, <lambda>"):
         patterns.add("a", windows, count, keys=[more("l")]).add("b", windows, count, keys=[less("l")]).results()
+    other = df.select("l", F.upper("s").alias("s"))
+    with pytest.raises(InvalidArgument, match="two keys of patterns read alike, s, and are of different columns"):
+        both = fb.patterns(df.join(other, "l"), "key")
+        both.add("a", windows, count, keys=[df["s"]]).add("b", windows, count, keys=[other["s"]]).results()
     alike = [("s",), (F.col("s"),), (df.s,), (F.upper("s"),), (F.upper("s"),), (F.transform("k_array", F.abs),)]
     for number, keys in enumerate((*alike, (F.transform("k_array", F.abs),))):
         patterns = patterns.add(f"p{number}", windows, count, keys=keys)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
-from forebay.spark.driver.columns import quoted
+from forebay.spark.driver.columns import quoted, same_expression, shown
 from forebay.spark.driver.conf import WATERMARK
 from forebay.spark.driver.plans import redefined
 from forebay.spark.driver.trees import elements, subtree
@@ -120,6 +120,32 @@ def resolved_alike(df: DataFrame, one: Column, other: Column) -> bool:
     return bool(first.semanticEquals(second))
 
 
+def require_told_apart(what: str, texts: Sequence[str], same: Callable[[int, int], bool]) -> None:
+    """`InvalidArgument` if two things read alike and are not the same: at a restart one would have the state of the other.
+
+    Whether they are is asked of ``same`` with their places. Variables of lambda functions are others each time.
+    """
+    first: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        known = first.setdefault(text, place)
+        if known != place and "->" not in text and not same(known, place):
+            raise InvalidArgument(
+                f"two {what} read alike, {text}, and are of different columns or functions, which a checkpoint could not "
+                "tell apart. Give one of these columns another name, with withColumnRenamed or withColumn."
+            )
+
+
+def require_alike(df: DataFrame, what: str, texts: Sequence[str], columns: Sequence[Column]) -> None:
+    """`InvalidArgument` if two columns of a DataFrame read alike and are different expressions."""
+
+    def same(first: int, second: int) -> bool:
+        one, other = columns[first], columns[second]
+        return same_expression(one, other) or resolved_alike(df, one, other)
+
+    with analysis():
+        require_told_apart(what, texts, same)
+
+
 _FIXED = ("InputFileName", "InputFileBlockStart", "InputFileBlockLength", "SparkPartitionID")
 """Expressions that Spark takes for nondeterministic, and that have one value for a row."""
 
@@ -131,10 +157,9 @@ def require_deterministic(df: DataFrame, keys: Sequence[Column | str]) -> None:
         return
     for key, expression in zip(keys, elements(plan.projectList()), strict=True):
         if _changes(expression):
-            text = key if isinstance(key, str) else str(key).removeprefix("Column<'").removesuffix("'>")
             raise InvalidArgument(
-                f"the key {text} has another value each time that it is computed. Make it a column of its own first, with "
-                "withColumn, and name that."
+                f"the key {shown(key)} has another value each time that it is computed. Make it a column of its own first, "
+                "with withColumn, and name that."
             )
 
 

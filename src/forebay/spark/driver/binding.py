@@ -24,9 +24,10 @@ from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import (
     analysis,
     arrow_schema,
+    require_alike,
     require_columns,
     require_deterministic,
-    resolved_alike,
+    require_told_apart,
     time_of,
 )
 from forebay.spark.driver.assignments import CustomWindow, Window
@@ -164,7 +165,7 @@ def bind_call(
         aggregation = Aggregation(key_names, bound)
         texts = [_text(aggregate) for aggregate in named]
         if df.isStreaming:
-            _require_told_apart("aggregates", texts, [each.inputs for each in bound])
+            require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
         holistic = [text for text, each in zip(texts, bound, strict=True) if each.function in HOLISTIC and not each.counted]
         reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
     if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
@@ -178,10 +179,7 @@ def bind_call(
         Key(text_of(key), column, field.dataType) for key, column, field in zip(keys, key_columns, key_fields, strict=True)
     )
     if df.isStreaming:
-        first = {key.text: key.column for key in reversed(told)}
-        with analysis():
-            alike = [key.column is first[key.text] or resolved_alike(df, first[key.text], key.column) for key in told]
-        _require_told_apart("keys", [key.text for key in told], alike)
+        require_alike(df, "keys", [key.text for key in told], key_columns)
     return Call(
         Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout),
         told,
@@ -191,17 +189,6 @@ def bind_call(
         T.StructType([*window_and_keys, *results]),
         choice,
     )
-
-
-def _require_told_apart(what: str, texts: Sequence[str], of: Sequence[object]) -> None:
-    """`InvalidArgument` if what reads alike is of different things: at a restart one would have the state of the other."""
-    known: dict[str, object] = {}
-    for text, each in zip(texts, of, strict=True):
-        if known.setdefault(text, each) != each and "->" not in text:  # a lambda's variables are others each time
-            raise InvalidArgument(
-                f"two {what} read alike, {text}, and are of different columns or functions, which a checkpoint could not "
-                "tell apart. Give one of these columns another name, with withColumnRenamed or withColumn."
-            )
 
 
 def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:

@@ -25,14 +25,19 @@ _ADDRESS = re.compile(r"\[(?:[BCDFIJSZ]|L[\w.$]+;)@[0-9a-f]+")
 """How Java shows an array: by its address."""
 
 
+def shown(column: Column | str) -> str:
+    """A column as Spark shows it."""
+    return str(column).removeprefix("Column<'").removesuffix("'>")
+
+
 def text_of(column: Column | str) -> str:
     """How a column is shown: the same each time that the same expression is written.
 
     `InvalidArgument` for an expression that Spark shows in another way each time.
     """
+    text = shown(column)
     if isinstance(column, str):
-        return column
-    text = str(column).removeprefix("Column<'").removesuffix("'>")
+        return text
     if _WRAPPED in text:  # the arguments of a Python function
         text = _without(_without(text, ",Origin(", inner=False), _WRAPPED, inner=True)
         text = _ATTRIBUTE.sub(lambda found: found[1].replace(", ", "."), text)

@@ -16,10 +16,10 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.functions import Aggregate, Apply
 from forebay.engine.plan import Member, WindowPlan
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import arrow_schema
+from forebay.spark.driver.analysis import arrow_schema, require_alike
 from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
-from forebay.spark.driver.columns import same_expression, text_of
+from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
@@ -44,11 +44,11 @@ def bind_patterns(
     """One operator of several patterns, and what users see of its results; an error of ours for what could not run."""
     inputs = Inputs(df)
     names = tuple(f"k{position}" for position in range(len(keys)))
-    columns, more = _further_keys(asked)
+    columns, more = _further_keys(df, asked)
     calls = []
     for each, own in zip(asked, more, strict=True):
         calls.append(bind_call(df, each.window, (*keys, *each.keys), (*names, *own), each.aggregates, inputs))
-    time, text = _time_of(asked, calls)
+    time, text = _time_of(df, asked, calls)
     packed = [*(column.alias(name) for name, column in columns.items()), *inputs.columns]
     if not keys and not packed:
         packed = [F.lit(True).alias(NOTHING)]
@@ -81,34 +81,17 @@ def bind_patterns(
     return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members)), results.columns
 
 
-def _further_keys(asked: Sequence[Asked]) -> tuple[dict[str, Column], list[list[str]]]:
+def _further_keys(df: DataFrame, asked: Sequence[Asked]) -> tuple[dict[str, Column], list[list[str]]]:
     """The keys that patterns have beside the common ones, each expression once, by their names; and the names by pattern.
 
     Names follow from the text alone: stored events keep their columns when patterns come and go.
     """
-    columns: dict[str, Column] = {}
-    names: list[list[str]] = []
-    for each in asked:
-        names.append([])
-        for key in each.keys:
-            column, text = F.col(key) if isinstance(key, str) else key, text_of(key)
-            name = f"k_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-            known = columns.setdefault(name, column)
-            _require_same(known, column, text, "keys")
-            names[-1].append(name)
-    return columns, names
-
-
-def _require_same(known: Column, other: Column, text: str, what: str) -> None:
-    """Of two expressions with one text: they may be different Python functions.
-
-    What is no call is a column, and variables of lambda functions are others each time.
-    """
-    if "(" in text and "->" not in text and not same_expression(known, other):
-        raise InvalidArgument(
-            f"two patterns have {what} that read alike, {text}, and may be different functions. Make it a column of its own "
-            "with withColumn, and name that."
-        )
+    keys = [key for each in asked for key in each.keys]
+    columns, texts = [F.col(key) if isinstance(key, str) else key for key in keys], [text_of(key) for key in keys]
+    require_alike(df, "keys of patterns", texts, columns)
+    names = [f"k_{hashlib.sha256(text.encode()).hexdigest()[:10]}" for text in texts]
+    of_each = iter(names)
+    return dict(zip(names, columns, strict=True)), [[next(of_each) for _ in each.keys] for each in asked]
 
 
 def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructField]:
@@ -117,12 +100,12 @@ def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructFiel
     return [window, *others[shared_keys:]]
 
 
-def _time_of(asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
+def _time_of(df: DataFrame, asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:
     """The time of events, and what it is called: that of the windows over event time, which must be one."""
-    timed = (call.times[TIME] for each, call in zip(asked, calls, strict=True) if each.window.in_event_time)
-    times: dict[str, Column] = {}
-    for time in timed:
-        _require_same(times.setdefault(text_of(time), time), time, text_of(time), "times")
+    timed = [call.times[TIME] for each, call in zip(asked, calls, strict=True) if each.window.in_event_time]
+    texts = [text_of(time) for time in timed]
+    require_alike(df, "times of patterns", texts, timed)
+    times = dict(zip(texts, timed, strict=True))
     if len(times) > 1:
         raise InvalidArgument(
             f"the patterns are over the time columns {' and '.join(sorted(times))}; patterns that share events need one. "
