@@ -12,9 +12,10 @@ from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
 from forebay.replication import agent as agents
-from forebay.replication import local, manager
+from forebay.replication import local, manager, queries
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
+from forebay.replication.queries import Queries
 from forebay.state.places import Root
 from forebay.store import manifest as manifests
 from forebay.store.archive import MountedArchive
@@ -366,7 +367,7 @@ def test_another_application_leaves_held_files_alone(tmp_path):
         versions = [append(store, number) for number in range(4)]
         held = first.held(1)
         second = Hosts(tmp_path, partitions=2)
-        second.manager._queries.clear()
+        second.manager._queries = Queries()
         try:
             second.start(1)
             wait_for(lambda: second.manager.hosts() == [second.name(1)])
@@ -415,7 +416,7 @@ def test_of_a_query_that_has_ended_long_ago_nothing_is_held(tmp_path, monkeypatc
         some.manager.retire(QUERY.rpartition("-")[0])
         some.manager.register(QUERY, lambda vnode: vnode % 2, some.place)  # it is started again
         append(store, 2)
-        monkeypatch.setattr(manager, "KEPT_SECONDS", 0.0)
+        monkeypatch.setattr(queries, "KEPT_SECONDS", 0.0)
         time.sleep(1)
         assert agent._held
         some.manager.retire(QUERY.rpartition("-")[0])

@@ -129,7 +129,10 @@ class Run:
 
     def steady(self):
         """Wait until every partition has its replicas, and all of them keep up."""
-        manager, (held,) = replicas.manager(), [name for name in replicas.manager()._queries if str(self.query.id) in name]
+        manager, (held,) = (
+            replicas.manager(),
+            [name for name in replicas.manager()._queries.archives() if str(self.query.id) in name],
+        )
         deadline = time.monotonic() + STUCK
         while time.monotonic() < deadline:
             found = manager.partitions(held)

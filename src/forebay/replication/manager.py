@@ -17,9 +17,9 @@ from typing import Any
 from forebay.errors import ReplicationError
 from forebay.replication import groups
 from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploaders
-from forebay.replication.holdings import KEPT_SECONDS
 from forebay.replication.protocol import Service
-from forebay.store.filenames import Version, vnode_of
+from forebay.replication.queries import Archive, Queries, Unit
+from forebay.store.filenames import Version
 
 LOST_SECONDS = 5.0
 """A host whose agent has said nothing for so long is lost."""
@@ -45,9 +45,6 @@ _KEPT_VERSIONS = 8
 """A host that is not in an instance's group drops it when it is so many versions behind."""
 
 _log = logging.getLogger("forebay")
-
-Unit = tuple[str, int]
-"""A state partition: the directory of its query among what agents hold, and its number."""
 
 
 @dataclass
@@ -86,13 +83,6 @@ class Partition:
     replicas: dict[str, Lag]
 
 
-@dataclass(frozen=True)
-class _Query:
-    partition_of: Callable[[int], int]
-    archive: tuple[str, str] | None
-    ended: float = float("inf")
-
-
 class Manager(Service):
     """The replication manager of an application.
 
@@ -119,12 +109,11 @@ class Manager(Service):
         self.replicas, self._uploading = replicas, uploading
         self._lock = threading.RLock()
         self._hosts: dict[str, Host] = {}
-        self._queries: dict[str, _Query] = {}
+        self._queries = Queries()
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
         self._sizes = groups.Sizes[Unit]()
-        self._placed: dict[str, Unit] = {}
         self._guests: dict[Unit, Counter[str]] = {}
         self._shunned: dict[str, float] = {}
         self._planned = 0.0
@@ -137,18 +126,15 @@ class Manager(Service):
 
     # What the driver asks for.
 
-    def register(self, query: str, partition_of: Callable[[int], int], archive: tuple[str, str] | None) -> None:
+    def register(self, query: str, partition_of: Callable[[int], int], archive: Archive | None) -> None:
         """Make a query known: which state partition a virtual node is in, and where its checkpoint keeps state."""
         with self._lock:
-            self._queries[query] = _Query(partition_of, archive)
-            self._placed.clear()
+            self._queries.register(query, partition_of, archive)
 
     def retire(self, query: str) -> None:
         """The query with an id has ended. Its replicas are kept for a day: it may be started again."""
         with self._lock:
-            for name, known in self._queries.items():
-                if name.startswith(f"{query}-"):
-                    self._queries[name] = replace(known, ended=time.monotonic())
+            self._queries.retire(query)
 
     def hosts(self) -> list[str]:
         """The names of the hosts whose agents are alive."""
@@ -260,14 +246,13 @@ class Manager(Service):
                 self._shunned[failed] = now + SHUNNED_SECONDS
                 self._planned = 0.0
             self._plan()
-            queries = {name: query.archive and list(query.archive) for name, query in self._queries.items()}
-            return {**self._duties(address), "queries": queries, "ending": self._may_end()}
+            return {**self._duties(address), "queries": self._queries.archives(), "ending": self._may_end()}
 
     def _group(self, instance: str, address: str, host: str) -> dict[str, Any]:
         with self._lock:
             if address not in self._hosts and all(there.name != host for there in self._hosts.values()):
                 self._hosts[address] = Host(host, address, time.monotonic())
-            unit = self._unit(instance)
+            unit = self._queries.unit_of(instance)
             sizes = dict.fromkeys([*self._groups, unit], 0)
             current = self._groups | {unit: self._preferred(unit, self._units().get(unit))}
             origins = self._origins | {unit: address}
@@ -277,13 +262,12 @@ class Manager(Service):
     def _holders(self, instance: str) -> dict[str, Any]:
         with self._lock:
             held = {address: host.held[instance] for address, host in self._hosts.items() if instance in host.held}
-            query = self._queries.get(instance.partition("/")[0])
             order = sorted(held, key=lambda address: (held[address].own, held[address].version.number), reverse=True)
             others = [address for address in self._hosts if address not in held]  # they may have got it just now
             return {
                 "addresses": sorted((*order, *others), key=self._shunned.__contains__),  # which could not take a replica
                 "version": str(held[newest(held)].version) if held else None,
-                "archive": list(query.archive) if query and query.archive else None,
+                "archive": self._queries.archive_of(instance.partition("/")[0]),
             }
 
     def _left(self, address: str, uploading: int) -> None:
@@ -364,7 +348,7 @@ class Manager(Service):
         dropped: list[str] = []
         for unit, copies in self._units().items():
             origin, group = copies.origin, self._groups.get(unit, [])
-            archive = self._queries[unit[0]].archive
+            archive = self._queries.archive_of(unit[0])
             served = len(group) >= self.replicas and all(copies.kept_by(each) for each in (origin, *group))
             for name, held in copies.instances.items():
                 mine = held.get(address)
@@ -386,11 +370,7 @@ class Manager(Service):
     def _forget_queries(self, now: float) -> None:
         """Let go of queries that have ended long ago, once all is uploaded."""
         if not any(host.uploading for host in self._hosts.values()):
-            self._queries = {
-                name: query
-                for name, query in self._queries.items()
-                if now - query.ended < KEPT_SECONDS or query.archive is None  # which nobody else has
-            }
+            self._queries.forget_ended(now)
             known: tuple[dict[Unit, Any], ...] = (self._groups, self._targets, self._guests)
             for units in known:
                 for unit in [unit for unit in units if unit[0] not in self._queries]:
@@ -411,16 +391,6 @@ class Manager(Service):
         for guests in self._guests.values():
             guests.pop(address, None)
 
-    def _unit(self, instance: str) -> Unit:
-        if instance not in self._placed:
-            query, _, path = instance.partition("/")
-            vnode = int(vnode_of(path).rpartition("/")[2])
-            known = self._queries.get(query)
-            if known is None:
-                return query, vnode
-            self._placed[instance] = query, known.partition_of(vnode)
-        return self._placed[instance]
-
     def _units(self) -> dict[Unit, Copies]:
         """The partitions of the queries that are known, as far as any host holds something of them."""
         found: dict[Unit, dict[str, Holders]] = {}
@@ -428,7 +398,7 @@ class Manager(Service):
             for name, replica in host.held.items():
                 if name.partition("/")[0] not in self._queries:
                     continue
-                found.setdefault(self._unit(name), {}).setdefault(name, {})[address] = replica
+                found.setdefault(self._queries.unit_of(name), {}).setdefault(name, {})[address] = replica
         return {unit: Copies(instances) for unit, instances in found.items()}
 
     def _address(self, host: str) -> str:
