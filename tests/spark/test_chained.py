@@ -73,6 +73,23 @@ def test_update_mode_is_refused(spark, tmp_path, capsys, through):
         query.awaitTermination()
 
 
+def test_results_that_are_used_twice_in_a_query(spark, tmp_path):
+    """Spark would have both operators read one shuffle, and only one of them would have a watermark."""
+    ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
+    for part in (ticks.where("id < 50"), ticks.where("id >= 50"), spark.sql("select timestamp_seconds(1000) t, 0L item")):
+        part.coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    reader = spark.readStream.schema(ticks.schema).option("maxFilesPerTrigger", 1)
+    stream = reader.parquet(str(tmp_path / "in")).withWatermark("t", "0 seconds")
+    medians = fb.groupBy(stream, fb.window("t", "10 seconds"), "item").agg(fb.median(F.unix_seconds("t")))
+    both = medians.where("item > 0").union(medians.where("item < 3"))
+    writer = both.writeStream.format("memory").queryName("twice").option("checkpointLocation", str(tmp_path / "ck"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    expected = ticks.groupBy(F.window("t", "10 seconds"), "item").agg(F.median(F.unix_seconds("t")))
+    found = Counter(map(tuple, spark.table("twice").collect()))
+    assert found == Counter(map(tuple, expected.where("item > 0").union(expected.where("item < 3")).collect()))
+    assert spark.conf.get("spark.sql.exchange.reuse") == "true"
+
+
 def test_the_same_windows_over_a_source_may_update(spark, tmp_path):
     """That they cannot over the results of another operator is no matter of theirs."""
     ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")

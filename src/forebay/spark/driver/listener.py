@@ -29,7 +29,7 @@ from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.configure import LOGS, RENAMING
 from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
-from forebay.spark.driver.plans import redefined
+from forebay.spark.driver.plans import count, redefined
 from forebay.spark.driver.policies import Policies
 from forebay.spark.properties import BEGUN_WITHOUT, CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
 from forebay.state import layout as layouts
@@ -44,6 +44,9 @@ _FEW_PARTITIONS = 4
 
 _PARTITION_SECONDS = 0.06
 """Of a core, for each state partition in each micro-batch: 34 of them took two cores 1.0 s longer than 2 did."""
+
+_REUSE = "spark.sql.exchange.reuse"
+"""Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
 _STILL = 10
 """A watermark that has not moved in so many micro-batches with rows is worth one."""
@@ -88,6 +91,8 @@ class _Listener(StreamingQueryListener):
         conf.set(CHECKPOINT, location)
         conf.set(OUTPUT_MODE, mode)
         conf.unset(REFUSED)
+        if count(plan) > 1:
+            conf.set(_REUSE, "false")
         logs = Logs(execution.offsetLog(), execution.commitLog())
         metrics.revive(str(query.id))
         _runs[str(query.id)] = str(query.runId)

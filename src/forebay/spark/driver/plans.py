@@ -14,6 +14,8 @@ _DEPTH = re.compile(r"(?:[ :]  )*[+:]- ")
 
 _WATERMARK = re.compile(r"['~]*EventTimeWatermark \S+, '?(.+?)(?:#\d+)?: ", re.DOTALL)
 
+_RUNS = re.compile("['~]*TransformWithState")
+
 _BLOBS = re.compile(rf"forebay_(?:batch_)?{filenames.LAYOUT_ID}#\d+")
 """The column of blobs of an operator, with the number that Spark has given it: no other operator has the same."""
 
@@ -35,6 +37,11 @@ def redefined(plan: str) -> str | None:
             if columns and _WATERMARK.match(other):
                 return columns[-1]
     return None
+
+
+def count(plan: str) -> int:
+    """How many operators of forebay a plan runs over streams; one whose results are used twice is there twice."""
+    return sum(_RUNS.match(node) is not None and bool(operators(node)) for _, node, _ in _nodes(plan))
 
 
 def uppermost(plan: str) -> list[str]:
