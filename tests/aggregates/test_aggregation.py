@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.aggregates import grouping
 from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.sorting import sort_runs
 from forebay.errors import ArithmeticOverflow
 
@@ -106,6 +106,19 @@ def test_mean_that_leaves_its_decimal_is_an_error_under_ansi_and_null_without():
 )
 def test_nulls_and_nan(function, values, expected):
     assert one(function, values, pa.float64(), pa.float64()) == expected
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_of_values_that_are_compared_zeros_have_no_sign(kind, counted):
+    rows = pl.DataFrame(pa.table({"x": pa.array([-0.0, 1.0, -0.0], kind)}))
+    options = {COUNTED: True} if counted else {}
+    mode = BoundAggregate("m", "mode", ("x",), (kind,), kind, options)
+    different = BoundAggregate("s", "collect_set", ("x",), (kind,), pa.list_(kind), options)
+    aggregation = Aggregation((), (mode, different))
+    (most,), (values,) = (found.to_pylist() for found in aggregation.finish(aggregation.partial(rows)))
+    assert str(most) == "0.0"
+    assert sorted(map(str, values)) == ["0.0", "1.0"]
 
 
 def test_nan_is_the_largest_number():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from forebay.store import index_kernels as kernels
+from forebay.store import key_index
 from forebay.store.key_index import KeyIndex
 
 
@@ -42,6 +43,13 @@ def found(index):
     return sorted(rows)
 
 
+@pytest.fixture(params=[0, 4], ids=["in order of time", "as they come"])
+def _steps(request, monkeypatch):
+    """How soon rows are placed in the order of their times."""
+    monkeypatch.setattr(key_index, "_STEPS", request.param)
+
+
+@pytest.mark.usefixtures("_steps")
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
     pick = random.Random(seed)
@@ -50,6 +58,8 @@ def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
         rows = [
             (pick.randrange(40), watermark + pick.randrange(400), pick.randrange(1, 30)) for _ in range(pick.randrange(200))
         ]
+        if pick.random() < 0.5:
+            rows.sort()
         keys, starts, lengths = (
             (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [np.array([], int)] * 3
         )
@@ -91,6 +101,7 @@ def test_what_a_window_has_absorbed_goes_with_it_after_a_restart():
     assert len(restored) == 0
 
 
+@pytest.mark.usefixtures("_steps")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_window_is_found_again_by_its_bounds_whatever_the_order(seed):
     """Windows of a key that begin together, that come as sliding windows do or in no order, removals and restarts."""

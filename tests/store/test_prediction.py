@@ -219,6 +219,7 @@ def test_a_full_disk_in_the_middle_of_a_flush(tmp_path):
     store = store_at(tmp_path)
     add(store, [1, 2], [0, 0], [5, 5], [10, 20])
     version = store.commit()
+    files = {path.name for path in store.directory.iterdir()}
     keys = np.arange(100, 4000)
     add(store, keys, keys, keys + 5)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -231,6 +232,7 @@ def test_a_full_disk_in_the_middle_of_a_flush(tmp_path):
     with pytest.raises(StateDirectoryError, match="open it again"):
         store.commit()
     store.close()
+    assert {path.name for path in store.directory.iterdir()} == files  # or a disk that is full would stay so
     again = store_at(tmp_path, version)
     assert values(again, again.index.due(5)) == [10, 20]
 

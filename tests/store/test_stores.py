@@ -142,6 +142,19 @@ def test_segments_that_die_in_the_batch_that_wrote_them_are_unlinked(kind, tmp_p
     assert data_files(tmp_path) == []
 
 
+def test_what_was_not_committed_is_gone_when_the_store_is_closed(kind, tmp_path):
+    store = kind.open(tmp_path)
+    kind.add(store, 0, rows(("ann", 1)))
+    version = commit(store)
+    here = {path.name for path in store.directory.iterdir()}
+    for number in range(20):
+        kind.add(store, 0, rows(*((f"user {number} {i}", i) for i in range(2_000))))
+    assert len(data_files(tmp_path)) > 1
+    store.close()
+    assert {path.name for path in store.directory.iterdir()} == here
+    assert kind.open(tmp_path, version).base.version == version
+
+
 def test_a_write_buffer_holds_what_a_column_of_texts_can():
     """Arrow's usual form of it has offsets of 32 bits."""
     assert Options(memory_bytes=64 << 30).write_buffer_bytes == 1 << 30

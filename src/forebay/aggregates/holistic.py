@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
-from forebay.aggregates.parts import Function, Part, Parts, to_arrow
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow, unsigned
 from forebay.aggregates.sorting import interpolated, sort_runs
 
 
@@ -86,13 +86,18 @@ def _result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     return to_arrow(partials[_name(aggregate)], aggregate.result)
 
 
+def _compared(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
+    """A result of values that were compared with others."""
+    return to_arrow(unsigned(partials[_name(aggregate)]), aggregate.result)
+
+
 _percentile = Function(_all, _percentile_result)
 
 FUNCTIONS = {
     "median": _percentile,
     "percentile": _percentile,
-    "mode": Function(_mode, _result),
+    "mode": Function(_mode, _compared),
     "collect_list": Function(_list, _result),
-    "collect_set": Function(_set, _result),
+    "collect_set": Function(_set, _compared),
     "count_distinct": Function(_distinct, _result),
 }

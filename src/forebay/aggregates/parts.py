@@ -67,3 +67,14 @@ def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:
     """A column as one Arrow array of the result's type."""
     array = values.to_arrow(compat_level=pl.CompatLevel.oldest())
     return array if array.type.equals(result) else array.cast(result)
+
+
+def unsigned(values: pl.Series) -> pl.Series:
+    """Values, or lists of them, in which zeros have no sign: Spark has one zero where it compares values."""
+    nested = isinstance(values.dtype, pl.List)
+    kind = values.dtype.inner if isinstance(values.dtype, pl.List) else values.dtype
+    if not kind.is_float():
+        return values
+    each = pl.element() if nested else pl.col("")
+    shown = pl.when(each == 0).then(pl.lit(0.0, kind)).otherwise(each)  # polars takes the sum with 0 for the value itself
+    return values.list.eval(shown) if nested else values.to_frame("").select(shown.alias(values.name)).to_series()

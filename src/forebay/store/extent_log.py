@@ -146,8 +146,10 @@ class ExtentLog(Groups):
             parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
+        segments.attempt(filenames.manifest(segments.next))
         manifests.write(self._directory, manifest, self._disk)
         self._secure(manifest)
+        segments.succeed()
         for name in segments.known.keys() - live - self.base.segments.keys():
             self._disk.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
         self._collect({segments.next: manifest, **kept})
@@ -172,7 +174,7 @@ class ExtentLog(Groups):
         metrics.fetched_bytes, metrics.fetch_seconds = self.fetched_bytes, self.fetch_seconds
 
     def close(self) -> None:
-        """Let go of files; what was not committed is left for a later `commit` to collect."""
+        """Let go of files, and remove those of what was not committed."""
         self._segments.abandon()
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
 

@@ -59,6 +59,10 @@ def touch_all(dirty, scalars, slots):
         touch(dirty, scalars, slot)
 
 
+UNKNOWN = -1
+"""In place of a place in the directory."""
+
+
 @compiled
 def entry(low, slot):
     """What the directory has for a window: the tag of its key above its slot."""
@@ -181,20 +185,34 @@ def opened(c, free, earliest, scalars, high, low, start, end, ett):
 
 
 @compiled
-def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
-    """Windows of a key do not touch each other, so those that a row's window touches are neighbours in their chain."""
+def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett, most):
+    """Windows of a key do not touch each other, so those that a row's window touches are neighbours in their chain.
+
+    The search goes on from the window of the row before, if that is of the same key. It ends after so many steps from window
+    to window, and gives the slots of the rows until then.
+    """
     slots = np.empty(len(low), np.int32)
     hint = np.empty(AHEAD, np.int64)
+    slot, steps = np.int32(-1), 0
     for row in range(len(low)):
         if row % AHEAD == 0:
             look_ahead(c, directory, free, scalars, low, row, hint)
-        slot, place = key_head(c, directory, high[row], low[row])
-        newer = np.int32(-1)
+        if slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]:
+            while c[slot].newer >= 0 and c[c[slot].newer].start <= end[row]:
+                slot = c[slot].newer
+                steps += 1
+            newer, place = c[slot].newer, UNKNOWN
+        else:
+            slot, place = key_head(c, directory, high[row], low[row])
+            newer = np.int32(-1)
         while slot >= 0 and c[slot].start > end[row]:
             newer, slot = slot, c[slot].older
+            steps += 1
         if slot < 0 or c[slot].end < start[row]:
             older = slot
             slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
+            if newer < 0 and place == UNKNOWN:
+                _, place = key_head(c, directory, high[row], low[row])
             link_window(c, directory, scalars, place, newer, slot, older)
         else:
             c[slot].start = min(c[slot].start, start[row])
@@ -206,6 +224,8 @@ def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start
                 absorb(c, dirty, scalars, slot, older)
         touch(dirty, scalars, slot)
         slots[row] = slot
+        if steps > most:
+            return slots[: row + 1]
     return slots
 
 
@@ -234,29 +254,36 @@ def absorb(c, dirty, scalars, into, slot):
 
 
 @compiled
-def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett):
-    """The search goes on from the window of the row before, if that is a later one of the same key, or the same."""
+def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett, most):
+    """The search goes on and ends as that of `place_merging` does; windows that begin together are in no order."""
     slots = np.empty(len(low), np.int32)
     hint = np.empty(AHEAD, np.int64)
-    slot = np.int32(-1)
+    slot, steps = np.int32(-1), 0
     for row in range(len(low)):
         if row % AHEAD == 0:
             look_ahead(c, directory, free, scalars, low, row, hint)
-        same = slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]
-        if same and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end == end[row])):
-            newer, place = c[slot].newer, -1
+        if slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]:
+            while c[slot].newer >= 0 and c[c[slot].newer].start <= start[row]:
+                slot = c[slot].newer
+                steps += 1
+            newer, place = c[slot].newer, UNKNOWN
         else:
             slot, place = key_head(c, directory, high[row], low[row])
             newer = np.int32(-1)
         while slot >= 0 and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end != end[row])):
             newer, slot = slot, c[slot].older
+            steps += 1
         if slot < 0 or c[slot].start < start[row]:
             older = slot
             slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
+            if newer < 0 and place == UNKNOWN:
+                _, place = key_head(c, directory, high[row], low[row])
             link_window(c, directory, scalars, place, newer, slot, older)
         c[slot].ett = max(c[slot].ett, ett[row])
         touch(dirty, scalars, slot)
         slots[row] = slot
+        if steps > most:
+            return slots[: row + 1]
     return slots
 
 

@@ -26,6 +26,7 @@ from forebay.store.index_kernels import (
     EMPTY,
     FILLED,
     FREE,
+    LATEST,
     STORED,
     TOUCHED,
     USED,
@@ -42,6 +43,10 @@ _MOST_STORED = 2**31 - 1
 
 _AT_ONCE = 1 << 16
 """Rows that are placed at a time: there must be room for as many more windows."""
+
+
+_STEPS = 4
+"""From window to window of a key, for each row: rows that take more are placed in the order of their times."""
 
 
 class Steps(NamedTuple):
@@ -121,8 +126,7 @@ class KeyIndex:
 
         Row ``i`` has the window ``[start[i], end[i]]`` of its own; ``ett`` is its end unless given.
         """
-        (slots,) = self._placed(kernels.place_merging, high, low, start, end, end if ett is None else ett)
-        return slots
+        return self._placed_in_time(kernels.place_merging, high, low, start, end, end if ett is None else ett)
 
     def place_in_steps(self, high: Times, low: Times, start: Times, end: Times, ett: Times) -> Steps:
         """What `place_merging` does, and what each row has changed."""
@@ -130,8 +134,7 @@ class KeyIndex:
 
     def place_exact(self, high: Times, low: Times, start: Times, end: Times, ett: Times | None = None) -> Slots:
         """The window of each row, where a window is a key with exactly these bounds."""
-        (slots,) = self._placed(kernels.place_exact, high, low, start, end, end if ett is None else ett)
-        return slots
+        return self._placed_in_time(kernels.place_exact, high, low, start, end, end if ett is None else ett)
 
     def place_counting(self, high: Times, low: Times) -> tuple[Slots, Times]:
         """The only window of each row's key, and the row's number in it; ``end`` counts the rows of the key."""
@@ -383,6 +386,25 @@ class KeyIndex:
 
     def _first(self, by: int) -> int:
         return int(kernels.soonest(self.columns, self._earliest, by, int(self._scalars[USED])))
+
+    def _placed_in_time(self, kernel: Callable[..., Slots], *columns: Times) -> Slots:
+        """The windows of rows, some rows at a time.
+
+        A search begins at the newest window of a key. Where that takes many steps, as with many windows of one key and rows
+        in no order, rows are placed in the order of their times, so that each search goes on where the one before has ended.
+        """
+        slots = np.empty(len(columns[0]), np.int32)
+        for begin in range(0, len(slots), _AT_ONCE):
+            some = [column[begin : begin + _AT_ONCE] for column in columns]
+            rows = len(some[0])
+            self._reserve(rows)
+            placed = kernel(*self._state, *some, _STEPS * rows)
+            slots[begin : begin + len(placed)] = placed
+            if len(placed) < rows:
+                _, low, start, *_ = (column[len(placed) :] for column in some)
+                order = len(placed) + np.lexsort((-start, low))
+                slots[begin + order] = kernel(*self._state, *(column[order] for column in some), LATEST)
+        return slots
 
     def _placed(self, kernel: Callable[..., Any], *columns: Times) -> list[npt.NDArray[Any]]:
         """What a kernel gives for rows, some at a time, as each of them may need a new window."""

@@ -58,6 +58,7 @@ class Segments:
         self._version, self.next = version, Version.after(version)
         """The version that has been opened or committed last, and the one that the next commit makes."""
         self.known = dict(known)
+        self._attempted: list[str] = []
         self._readers = {name: reader for name, reader in self._readers.items() if name in known}
         self._names = map(functools.partial(filenames.segment, self.next), itertools.count())
 
@@ -88,12 +89,23 @@ class Segments:
             for writer in list(self._writers.values()):
                 self._close(writer)
 
+    def attempt(self, name: str) -> None:
+        """A file of this name is made, which goes if the version that it is for is not made."""
+        self._attempted.append(name)
+
+    def succeed(self) -> None:
+        """The version is made, and safe: its files stay."""
+        self._attempted.clear()
+
     def abandon(self) -> None:
-        """Let go of all files. What has been written since the version stays, and nobody knows it."""
+        """Let go of all files, and remove those that were made for a version that is not: a full disk would stay full."""
         for writer in self._writers.values():
             writer.abandon()
         self._writers.clear()
         self._readers.clear()
+        for name in reversed(self._attempted):
+            with contextlib.suppress(StateDirectoryError):  # then a later commit collects it
+                self.disk.unlink(self._directory / name)
 
     # reading ---------------------------------------------------------------------------------------------------------
 
@@ -148,7 +160,9 @@ class Segments:
         writer = self._writers.get(schema)
         if writer is None:
             self.disk.make_directory(self._directory)
-            writer = self._writers[schema] = SegmentWriter(self._directory, next(self._names), schema, self.disk)
+            name = next(self._names)
+            self.attempt(name)
+            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema, self.disk)
         return writer
 
     def _close_if_full(self, writer: SegmentWriter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forebay.compiling import compiled
-from forebay.store.index_kernels import find, place_merging
+from forebay.store.index_kernels import LATEST, find, place_merging
 
 
 @compiled
@@ -21,7 +21,7 @@ def place_in_steps(c, directory, free, dirty, earliest, scalars, high, low, star
         for place in range(len(before)):
             bounds[place, 0], bounds[place, 1] = c[before[place]].start, c[before[place]].end
         one = (high[row : row + 1], low[row : row + 1], start[row : row + 1], end[row : row + 1], ett[row : row + 1])
-        slot = place_merging(c, directory, free, dirty, earliest, scalars, one[0], one[1], one[2], one[3], one[4])[0]
+        slot = place_merging(c, directory, free, dirty, earliest, scalars, one[0], one[1], one[2], one[3], one[4], LATEST)[0]
         for place in range(len(before)):
             other = before[place]
             if other == slot:
