@@ -7,7 +7,8 @@ references there are to the events of a slice is counted, and stored with each v
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,10 @@ class EventSlice:
     looked: int = -1
 
 
+_NAMES = [field.name for field in fields(EventSlice)]
+_ROW = attrgetter(*_NAMES)
+
+
 class EventLog:
     """Events by slice, in a part of a log.
 
@@ -110,9 +115,12 @@ class EventLog:
         self._part = log.part(EVENTS)
         self._store = AlignedStore(directory, None, [], options, form=form, log=self._part)
         self._slices: dict[int, EventSlice] = {}
-        self._written = [row for batch in log.read(INDEXES) for row in batch.to_pylist()]
+        self._written: list[tuple[int, ...]] = []
+        for batch in log.read(INDEXES):
+            self._written += zip(*(batch[name].to_pylist() for name in _NAMES), strict=True)
         for row in self._written:
-            self._slices[row["number"]] = EventSlice(**row)
+            each = EventSlice(*row)
+            self._slices[each.number] = each
         self._numbers: dict[int, int] = {}
         for each in self._slices.values():
             if self._goes_on(each):
@@ -293,15 +301,14 @@ class EventLog:
         self._store.commit(None, base.counters, batch)
         self._thin_out(needed, holders, referenced)
         self._store.commit(None, base.counters, batch)
-        rows = [asdict(each) for each in self._slices.values()]
+        rows = list(map(_ROW, self._slices.values()))
         if rows == self._written:
             return  # to write it anew would leave a file to remove, and so make a version for that, and so on
         self._log.drop([INDEXES])
         self._written = rows
         if rows:
-            names = [field.name for field in fields(EventSlice)]
-            columns = {name: pa.array([row[name] for row in rows], pa.int64()) for name in names}
-            self._log.append(INDEXES, pa.record_batch(columns))
+            columns = [pa.array(values, pa.int64()) for values in zip(*rows, strict=True)]
+            self._log.append(INDEXES, pa.record_batch(columns, _NAMES))
 
     def _thin_out(self, needed: Callable[[EventSlice], bool], holders: int, referenced: Callable[[], References]) -> None:
         """Rewrite slices that are kept for few of their events, if that frees a good share of all.
