@@ -73,8 +73,11 @@ def _set(aggregate: BoundAggregate) -> Parts:
 
 
 def _distinct(aggregate: BoundAggregate) -> Parts:
-    whole = pl.all_horizontal(pl.col(name).is_not_null() for name in aggregate.inputs)
-    rows = pl.struct(list(dict.fromkeys(aggregate.inputs))).filter(whole)
+    columns = list(dict.fromkeys(aggregate.inputs))
+    if len(columns) == 1 and not pa.types.is_nested(aggregate.input_types[0]):
+        rows = _values(aggregate)  # polars hashes a struct in more time
+    else:
+        rows = pl.struct(columns).filter(pl.all_horizontal(pl.col(name).is_not_null() for name in columns))
     return {_name(aggregate): Part(rows.n_unique().cast(pl.Int64))}
 
 
