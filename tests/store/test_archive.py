@@ -149,6 +149,23 @@ def test_a_version_is_safe_though_old_ones_cannot_be_deleted(tmp_path, caplog):
     assert "cannot be deleted: objects are locked" in caplog.text
 
 
+def test_what_an_archive_refuses_leaves_nothing_behind(tmp_path):
+    class Refusing(MountedArchive):
+        def upload(self, directory, names):
+            raise StateDirectoryError("the bucket is read-only")
+
+    here = tmp_path / "here"
+    version = commit(lists(here, None, MountedArchive(tmp_path / "safe")), 1)
+    files = {path.name for path in here.iterdir()}
+    store = lists(here, version, Refusing(tmp_path / "safe"))
+    with pytest.raises(StateDirectoryError, match="read-only"):
+        commit(store, 2)
+    assert {path.name for path in here.iterdir()} > files
+    store.close()
+    assert {path.name for path in here.iterdir()} == files
+    assert numbers_in(lists(here, version, MountedArchive(tmp_path / "safe"))) == [1]
+
+
 def test_an_unaligned_store_moves_with_its_key_index(tmp_path, archive):
     store = UnalignedStore(tmp_path / "here", None, archive=archive)
     keys = np.arange(1000)

@@ -247,3 +247,17 @@ def test_the_way_to_what_has_absorbed_a_window_becomes_short():
     assert depth(index, first) == 1
     assert index.touched == 0
     assert KeyIndex.restored(saved).roots(slots).tolist() == index.roots(slots).tolist()
+
+
+@pytest.mark.parametrize("place", [kernels.place_merging, kernels.place_exact])
+def test_a_search_ends_after_so_many_steps(place):
+    """In order of time, either way, each search takes a step or two, however many windows a key has."""
+    count = 4000
+    key, random = np.ones(count, np.int64), np.random.default_rng(1)
+    index = KeyIndex()
+    starts = 10 * np.arange(count)
+    index.place_exact(key, key, starts, starts + 5)
+    for some, steps in ((starts, 2), (starts[::-1], 2), (random.permutation(starts), 200)):
+        found = place(*index._state, key, key, some, some + 5, some + 5, steps * count)
+        assert (len(found) == count) == (steps == 2)
+        assert (index.columns.start[found] == some[: len(found)]).all()

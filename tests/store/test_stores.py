@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.store.aligned import AlignedStore
+from forebay.store.disk import Together
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.rmw import open_rmw
@@ -153,6 +154,19 @@ def test_what_was_not_committed_is_gone_when_the_store_is_closed(kind, tmp_path)
     store.close()
     assert {path.name for path in store.directory.iterdir()} == here
     assert kind.open(tmp_path, version).base.version == version
+
+
+def test_of_a_task_that_fails_nothing_stays_of_what_its_other_stores_have_committed(tmp_path):
+    disk = Together()
+    stores = [AlignedStore(tmp_path / name, None, ["user"], SMALL, disk=disk) for name in ("one", "other")]
+    for store in stores:
+        store.append(0, rows(("ann", 1)))
+    commit(stores[0])
+    disk.abandon()
+    for store in stores:
+        store.close()
+    disk.settle()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_write_buffer_holds_what_a_column_of_texts_can():

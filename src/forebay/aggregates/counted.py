@@ -14,7 +14,7 @@ from forebay.aggregates import frequent
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.frequent import COUNT, ITEM, PLACE
 from forebay.aggregates.holistic import percentiles
-from forebay.aggregates.parts import Function, Part, Parts, to_arrow, unsigned
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
 from forebay.aggregates.sketches import joined, of_all
 from forebay.aggregates.sorting import interpolated_counts
 
@@ -43,11 +43,11 @@ def _mode_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     most = frequent.exploded(lists).sort(PLACE, -pl.col(COUNT), ITEM).group_by(PLACE, maintain_order=True).first()
     rows = pl.DataFrame({PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
     items = rows.join(most, on=PLACE, how="left", maintain_order="left")[ITEM]
-    return to_arrow(unsigned(items), aggregate.result)
+    return to_arrow(with_one_zero(items), aggregate.result)
 
 
 def _set_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    return to_arrow(unsigned(partials[_name(aggregate)].list.eval(pl.element().struct.field(ITEM))), aggregate.result)
+    return to_arrow(with_one_zero(partials[_name(aggregate)].list.eval(pl.element().struct.field(ITEM))), aggregate.result)
 
 
 def _distinct_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
-from forebay.aggregates.parts import Function, Part, Parts, to_arrow, unsigned
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
 from forebay.aggregates.sorting import interpolated, sort_runs
 
 
@@ -91,7 +91,7 @@ def _result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
 
 def _compared(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     """A result of values that were compared with others."""
-    return to_arrow(unsigned(partials[_name(aggregate)]), aggregate.result)
+    return to_arrow(with_one_zero(partials[_name(aggregate)]), aggregate.result)
 
 
 _percentile = Function(_all, _percentile_result)

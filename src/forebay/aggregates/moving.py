@@ -21,7 +21,7 @@ from forebay.aggregates import frame_kernels as kernels
 from forebay.aggregates.aggregation import FUNCTIONS
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.incremental import decimals_of, is_wide, limb
-from forebay.aggregates.parts import unsigned
+from forebay.aggregates.parts import with_one_zero
 
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -205,7 +205,7 @@ def _mode(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> Chos
     name = aggregate.inputs[0]
     ranks, firsts = _ranked(rows[name])
     codes = kernels.modes(ranks, _valid(rows, name), frames.begins, frames.ends, len(firsts))
-    return _chosen(aggregate, rows.with_columns(unsigned(rows[name])), np.where(codes < 0, -1, firsts[codes]))
+    return _chosen(aggregate, rows.with_columns(with_one_zero(rows[name])), np.where(codes < 0, -1, firsts[codes]))
 
 
 def _ordered(values: pl.Series) -> Places:

@@ -69,7 +69,7 @@ def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:
     return array if array.type.equals(result) else array.cast(result)
 
 
-def unsigned(values: pl.Series) -> pl.Series:
+def with_one_zero(values: pl.Series) -> pl.Series:
     """Values, or lists of them, in which zeros have no sign: Spark has one zero where it compares values."""
     nested = isinstance(values.dtype, pl.List)
     kind = values.dtype.inner if isinstance(values.dtype, pl.List) else values.dtype

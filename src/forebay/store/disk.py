@@ -162,15 +162,26 @@ class Together(Disk):
         self._all(self._disk.sync_directory, self._directories)
         self._files, self._names, self._directories = {}, {}, {}
 
+    def abandon(self) -> None:
+        """Remove what was written since the last `settle`: versions that were made are not made durable."""
+        with contextlib.suppress(StateDirectoryError):  # what is left over a later commit collects
+            for path in {**self._names, **self._files}:
+                self._disk.unlink(path)
+        self._files, self._names, self._directories = {}, {}, {}
+
     def publish(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(filenames.temporary(path.name))
         descriptor = self.create(temporary)
+        self._names[temporary] = path
         try:
             self.write(descriptor, data, temporary)
             self.sync(descriptor, temporary)
+        except StateDirectoryError:
+            del self._names[temporary]
+            self.unlink(temporary)
+            raise
         finally:
             os.close(descriptor)
-        self._names[temporary] = path
         self.sync_directory(path.parent)
 
     def sync(self, descriptor: int, path: Path) -> None:

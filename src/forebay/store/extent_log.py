@@ -146,10 +146,10 @@ class ExtentLog(Groups):
             parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
-        segments.attempt(filenames.manifest(segments.next))
+        segments.making(filenames.manifest(segments.next))
         manifests.write(self._directory, manifest, self._disk)
         self._secure(manifest)
-        segments.succeed()
+        segments.made()
         for name in segments.known.keys() - live - self.base.segments.keys():
             self._disk.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
         self._collect({segments.next: manifest, **kept})

@@ -11,7 +11,9 @@ Slots = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
 Columns = np.recarray  # of WINDOW
 
-EMPTY = -1
+EMPTY = UNKNOWN = -1
+"""What the directory has where no key is; and in place of a place in it."""
+
 USED, FREE, FILLED, TOUCHED, STORED = SCALARS = range(5)
 """Numbers of slots that were ever used, of those that are free again, of keys in the directory, of slots that have changed;
 and of rows on disk."""
@@ -57,10 +59,6 @@ def touch(dirty, scalars, slot):
 def touch_all(dirty, scalars, slots):
     for slot in slots:
         touch(dirty, scalars, slot)
-
-
-UNKNOWN = -1
-"""In place of a place in the directory."""
 
 
 @compiled
@@ -439,12 +437,35 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
 
 
 @compiled
+def neighbours(c, directory, near, high, low, start):
+    """Between which windows of a key one goes that starts then, and its place in the directory if none is newer.
+
+    The search begins at ``near`` if that is a window of the key.
+    """
+    if near >= 0 and c[near].low == low and c[near].high == high:
+        older = near
+        while c[older].newer >= 0 and c[c[older].newer].start <= start:
+            older = c[older].newer
+        newer, place = c[older].newer, UNKNOWN
+    else:
+        older, place = key_head(c, directory, high, low)
+        newer = np.int32(-1)
+    while older >= 0 and c[older].start > start:
+        newer, older = older, c[older].older
+    if newer < 0 and place == UNKNOWN:
+        _, place = key_head(c, directory, high, low)
+    return newer, older, place
+
+
+@compiled
 def replace_windows(c, directory, earliest, scalars, slots, high, low, start, end, ett, generation, parent, sibling, stored):
     """Slots get the windows that they have in a later version.
 
-    Most are the windows that they had, which keep their place in the chain of their key; then nothing is looked for.
+    Most are the windows that they had, which keep their place in the chain of their key; then nothing is looked for. Else
+    the search goes on from the window of the row before, as in `place_merging`: slots that were taken one after the other
+    are neighbours there.
     """
-    found = 0
+    found, last = 0, np.int32(-1)
     for row in range(len(slots)):
         if row % AHEAD == 0:  # see `look_ahead`
             for other in range(row, min(len(slots), row + AHEAD)):
@@ -466,11 +487,9 @@ def replace_windows(c, directory, earliest, scalars, slots, high, low, start, en
             lower(earliest, BY_END, slot, end[row])
             lower(earliest, BY_ESTIMATE, slot, ett[row])
             if not stays:
-                older, place = key_head(c, directory, high[row], low[row])
-                newer = np.int32(-1)
-                while older >= 0 and c[older].start > start[row]:
-                    newer, older = older, c[older].older
+                newer, older, place = neighbours(c, directory, last, high[row], low[row], start[row])
                 link_window(c, directory, scalars, place, newer, slot, older)
+            last = slot
     return found
 
 

@@ -5,6 +5,7 @@ After the stream a large segment has checksums of its blocks (`forebay.store.blo
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,8 @@ class SegmentWriter:
             self._write(header)
         except StateDirectoryError:
             self.abandon()
+            with contextlib.suppress(StateDirectoryError):
+                disk.unlink(self._path)
             raise
 
     def append(self, group: int, batch: pa.RecordBatch, part: str = "") -> Extent:

@@ -58,7 +58,7 @@ class Segments:
         self._version, self.next = version, Version.after(version)
         """The version that has been opened or committed last, and the one that the next commit makes."""
         self.known = dict(known)
-        self._attempted: list[str] = []
+        self._made: list[str] = []
         self._readers = {name: reader for name, reader in self._readers.items() if name in known}
         self._names = map(functools.partial(filenames.segment, self.next), itertools.count())
 
@@ -89,23 +89,27 @@ class Segments:
             for writer in list(self._writers.values()):
                 self._close(writer)
 
-    def attempt(self, name: str) -> None:
-        """A file of this name is made, which goes if the version that it is for is not made."""
-        self._attempted.append(name)
+    def making(self, name: str) -> None:
+        """A file of this name has been made for the next version, and goes if that is not made."""
+        self._made.append(name)
 
-    def succeed(self) -> None:
-        """The version is made, and safe: its files stay."""
-        self._attempted.clear()
+    def made(self) -> None:
+        """The next version is made, and safe: its files stay."""
+        self._made.clear()
 
     def abandon(self) -> None:
-        """Let go of all files, and remove those that were made for a version that is not: a full disk would stay full."""
+        """Let go of all files. Those of a version that was not made are removed, or a disk that is full would stay full.
+
+        A manifest goes before what it names: nobody finds one that names what is gone.
+        """
         for writer in self._writers.values():
             writer.abandon()
         self._writers.clear()
         self._readers.clear()
-        for name in reversed(self._attempted):
-            with contextlib.suppress(StateDirectoryError):  # then a later commit collects it
-                self.disk.unlink(self._directory / name)
+        self._failed = self._failed or bool(self._made)  # what is known here is more than there is
+        with contextlib.suppress(StateDirectoryError):  # what is left over a later commit collects
+            while self._made:
+                self.disk.unlink(self._directory / self._made.pop())
 
     # reading ---------------------------------------------------------------------------------------------------------
 
@@ -160,9 +164,8 @@ class Segments:
         writer = self._writers.get(schema)
         if writer is None:
             self.disk.make_directory(self._directory)
-            name = next(self._names)
-            self.attempt(name)
-            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema, self.disk)
+            writer = self._writers[schema] = SegmentWriter(self._directory, next(self._names), schema, self.disk)
+            self.making(writer.name)
         return writer
 
     def _close_if_full(self, writer: SegmentWriter) -> None:

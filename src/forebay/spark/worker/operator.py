@@ -115,6 +115,15 @@ class WindowOperator(StatefulProcessor):
         A store instance is opened only if rows have come for it or something is due in it.
         """
         running = self._running = self._running or _Task.begin(self._pickled, self._layout, self._place)
+        try:
+            yield from self._run_in(running, vnode, rows, timer_values, expired)
+        except Exception:
+            running.abandon()
+            raise
+
+    def _run_in(
+        self, running: _Task, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues, expired: int | None
+    ) -> Iterator[pd.DataFrame]:
         plan, clock = running.plan, running.clock
         known = self._state.get() or (None, NEVER, None)
         token, fired_until, timer = known
@@ -226,6 +235,11 @@ class _Task:
     def settle(self) -> None:
         if isinstance(self.disk, Together):
             self.disk.settle()
+
+    def abandon(self) -> None:
+        """The task fails: what its other virtual nodes have committed counts for nothing."""
+        if isinstance(self.disk, Together):
+            self.disk.abandon()
 
 
 def _schema(**fields: DataType) -> StructType:
