@@ -124,6 +124,7 @@ class WindowOperator(StatefulProcessor):
     def _run_in(
         self, running: _Task, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues, expired: int | None
     ) -> Iterator[pd.DataFrame]:
+        """What `_run` does, in a task that has begun."""
         plan, clock = running.plan, running.clock
         known = self._state.get() or (None, NEVER, None)
         token, fired_until, timer = known
