@@ -25,6 +25,7 @@ from forebay.spark.driver.configure import (
     ROCKSDB,
     SOCKETS,
     TRACEBACKS,
+    USUAL,
 )
 
 
@@ -48,6 +49,22 @@ ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: 
 ANYWHERE |= {DAEMON: LOADED} if sys.platform == "linux" else {}
 LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
 CLUSTER = ANYWHERE | {LOCALITY_OF_STATE: "30s"}
+
+
+def test_what_a_local_session_has_left_is_not_for_a_cluster(fresh, monkeypatch):
+    """A JVM keeps what the first session of its process was given."""
+
+    class Left:
+        def getAll(self):
+            return [(LOGS, RENAMING)]
+
+    monkeypatch.setattr(configure.SparkContext, "_jvm", object())
+    monkeypatch.setattr(configure, "SparkConf", Left)
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+    assert settings(builder)[LOGS] == USUAL
+    assert LOGS not in settings(SparkSession.builder.master("local[2]"))
+    (fresh / "spark-defaults.conf").write_text(f"{LOGS} {RENAMING}")
+    assert LOGS not in settings(SparkSession.builder.master("local-cluster[2,1,1024]"))  # a query is refused, and says why
 
 
 @pytest.mark.parametrize(

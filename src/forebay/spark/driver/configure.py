@@ -26,6 +26,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 LOGS = "spark.sql.streaming.checkpointFileManagerClass"
 RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+USUAL = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -84,7 +85,10 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     for name, value in wanted(given).items():
         if name not in given:
             builder.config(name, value)
-    local = given.get("spark.master", LOCAL).startswith("local")
+    master = given.get("spark.master", LOCAL)
+    if tries_again(master) and given.get(LOGS) == RENAMING and _is_left_over(LOGS, builder):
+        builder.config(LOGS, USUAL)
+    local = master.startswith("local")
     if local and SparkContext._active_spark_context is None:  # not any Python has the module of `DAEMON`
         os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
     return builder
@@ -123,6 +127,12 @@ def is_local(master: str) -> bool:
 def tries_again(master: str) -> bool:
     """Whether tasks that fail are tried again: in local mode they are if the master has a number for that."""
     return not is_local(master) or "," in master
+
+
+def _is_left_over(name: str, builder: SparkSession.Builder) -> bool:
+    """Whether a setting is of an earlier session of this process, whose JVM goes on with what that one was given."""
+    ended = SparkContext._jvm is not None and SparkContext._active_spark_context is None
+    return ended and "PYSPARK_GATEWAY_PORT" not in os.environ and name not in {**_started_with(), **builder._options}
 
 
 def _given(builder: SparkSession.Builder) -> dict[str, str]:
