@@ -22,7 +22,8 @@ added        a host joins
 slowed       the host with the most partitions gets a quarter of its CPU time
 retired      the host with the most partitions is decommissioned
 cut          the cable of the host with the most partitions is pulled, for half a minute; only if it is asked for: Spark
-             notices it after its network timeout: --conf spark.network.timeout=8s spark.executor.heartbeatInterval=2s
+             notices it after its network timeout: --conf spark.network.timeout=8s spark.network.timeoutInterval=2s
+             spark.executor.heartbeatInterval=2s
 
 Each host has an equal share of the machine's CPU time, and the driver has one with the store. Where a host joins, there is
 one more from the beginning, which it brings along. Where control groups cannot be written, hosts take it from each other.
