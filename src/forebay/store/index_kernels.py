@@ -117,14 +117,38 @@ def key_head(c, directory, high, low):
 
 
 @compiled
+def last_until(c, directory, near, high, low, time):
+    """The last window of a key that starts by a time, the one that is newer than it, and the key's place in the directory.
+
+    The search begins at ``near`` if that is a window of the key; then the place is not known. And the steps that it took.
+    """
+    steps = 0
+    if near >= 0 and c[near].low == low and c[near].high == high:
+        slot = near
+        while c[slot].newer >= 0 and c[c[slot].newer].start <= time:
+            slot = c[slot].newer
+            steps += 1
+        newer, place = c[slot].newer, UNKNOWN
+    else:
+        slot, place = key_head(c, directory, high, low)
+        newer = np.int32(-1)
+    while slot >= 0 and c[slot].start > time:
+        newer, slot = slot, c[slot].older
+        steps += 1
+    return slot, newer, place, steps
+
+
+@compiled
 def link_window(c, directory, scalars, place, newer, slot, older):
-    """A window takes its position in the chain of its key, whose head is at a place of the directory."""
+    """A window takes its position in the chain of its key, whose head is at a place of the directory, if that is known."""
     c[slot].newer, c[slot].older = newer, older
     if older >= 0:
         c[older].newer = slot
     if newer >= 0:
         c[newer].older = slot
     else:
+        if place == UNKNOWN:
+            _, place = key_head(c, directory, c[slot].high, c[slot].low)
         scalars[FILLED] += directory[place] == EMPTY
         directory[place] = entry(c[slot].low, slot)
 
@@ -195,22 +219,11 @@ def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start
     for row in range(len(low)):
         if row % AHEAD == 0:
             look_ahead(c, directory, free, scalars, low, row, hint)
-        if slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]:
-            while c[slot].newer >= 0 and c[c[slot].newer].start <= end[row]:
-                slot = c[slot].newer
-                steps += 1
-            newer, place = c[slot].newer, UNKNOWN
-        else:
-            slot, place = key_head(c, directory, high[row], low[row])
-            newer = np.int32(-1)
-        while slot >= 0 and c[slot].start > end[row]:
-            newer, slot = slot, c[slot].older
-            steps += 1
+        slot, newer, place, taken = last_until(c, directory, slot, high[row], low[row], end[row])
+        steps += taken
         if slot < 0 or c[slot].end < start[row]:
             older = slot
             slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
-            if newer < 0 and place == UNKNOWN:
-                _, place = key_head(c, directory, high[row], low[row])
             link_window(c, directory, scalars, place, newer, slot, older)
         else:
             c[slot].start = min(c[slot].start, start[row])
@@ -260,22 +273,14 @@ def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, 
     for row in range(len(low)):
         if row % AHEAD == 0:
             look_ahead(c, directory, free, scalars, low, row, hint)
-        if slot >= 0 and c[slot].low == low[row] and c[slot].high == high[row]:
-            while c[slot].newer >= 0 and c[c[slot].newer].start <= start[row]:
-                slot = c[slot].newer
-                steps += 1
-            newer, place = c[slot].newer, UNKNOWN
-        else:
-            slot, place = key_head(c, directory, high[row], low[row])
-            newer = np.int32(-1)
-        while slot >= 0 and (c[slot].start > start[row] or (c[slot].start == start[row] and c[slot].end != end[row])):
+        slot, newer, place, taken = last_until(c, directory, slot, high[row], low[row], start[row])
+        steps += taken
+        while slot >= 0 and c[slot].start == start[row] and c[slot].end != end[row]:
             newer, slot = slot, c[slot].older
             steps += 1
         if slot < 0 or c[slot].start < start[row]:
             older = slot
             slot = opened(c, free, earliest, scalars, high[row], low[row], start[row], end[row], ett[row])
-            if newer < 0 and place == UNKNOWN:
-                _, place = key_head(c, directory, high[row], low[row])
             link_window(c, directory, scalars, place, newer, slot, older)
         c[slot].ett = max(c[slot].ett, ett[row])
         touch(dirty, scalars, slot)
@@ -437,27 +442,6 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
 
 
 @compiled
-def neighbours(c, directory, near, high, low, start):
-    """Between which windows of a key one goes that starts then, and its place in the directory if none is newer.
-
-    The search begins at ``near`` if that is a window of the key.
-    """
-    if near >= 0 and c[near].low == low and c[near].high == high:
-        older = near
-        while c[older].newer >= 0 and c[c[older].newer].start <= start:
-            older = c[older].newer
-        newer, place = c[older].newer, UNKNOWN
-    else:
-        older, place = key_head(c, directory, high, low)
-        newer = np.int32(-1)
-    while older >= 0 and c[older].start > start:
-        newer, older = older, c[older].older
-    if newer < 0 and place == UNKNOWN:
-        _, place = key_head(c, directory, high, low)
-    return newer, older, place
-
-
-@compiled
 def replace_windows(c, directory, earliest, scalars, slots, high, low, start, end, ett, generation, parent, sibling, stored):
     """Slots get the windows that they have in a later version.
 
@@ -487,7 +471,7 @@ def replace_windows(c, directory, earliest, scalars, slots, high, low, start, en
             lower(earliest, BY_END, slot, end[row])
             lower(earliest, BY_ESTIMATE, slot, ett[row])
             if not stays:
-                newer, older, place = neighbours(c, directory, last, high[row], low[row], start[row])
+                older, newer, place, _ = last_until(c, directory, last, high[row], low[row], start[row])
                 link_window(c, directory, scalars, place, newer, slot, older)
             last = slot
     return found
