@@ -1,19 +1,19 @@
 """The vehicle of an operator: a chain of stock Spark operators, over a stream or over a batch DataFrame.
 
-source rows -> pack (mapInArrow) -> shuffle of blobs -> operator (transformWithStateInPandas) -> unpack (mapInArrow)
+A stream: source rows -> pack (mapInArrow) -> shuffle of blobs -> operator (transformWithStateInPandas)
+
+A batch DataFrame: source rows -> pack (mapInArrow) -> shuffle of blobs -> operator (applyInArrow) -> unpack (mapInArrow)
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.spark.driver import early, listener, metrics, query, replicas
-from forebay.spark.driver.assignments import NUMBERED
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -52,7 +52,6 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     chained = bool(query.MARK.search(df._jdf.queryExecution().analyzed().toString()))
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
     listener.watch(df.sparkSession)
-    columns = _leaves(bound.schema)
     reporter = metrics.reporter(df.sparkSession)
     operator = WindowOperator(
         plan,
@@ -60,7 +59,6 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
         place,
         output,
         reporter,
-        columns=columns is not None,
         idle=bound.plan.idle_timeout is not None,
     )
     packed = df.select(*bound.projection).mapInArrow(
@@ -69,61 +67,12 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
     beside = [T.StructField(output, T.BinaryType()), T.StructField(EVENT_TIME, T.TimestampType())]
+    columns = [T.StructField(f"c{place}", field.dataType) for place, field in enumerate(bound.schema.fields)]
     emitted = packed.groupBy(VNODE).transformWithStateInPandas(
-        operator, T.StructType([*beside, *(columns or [])]), "append", clock.value, eventTimeColumnName=event_time
+        operator, T.StructType([*beside, *columns]), "append", clock.value, eventTimeColumnName=event_time
     )
     early.start(df.sparkSession)
-    if columns is None:
-        return _with_time(emitted.mapInArrow(stages.unpack, _by_place(bound.schema)), bound)
-    return emitted.select(*_put_together(bound))
-
-
-_AS_THEY_ARE = (
-    T.BooleanType,
-    T.ByteType,
-    T.ShortType,
-    T.IntegerType,
-    T.LongType,
-    T.FloatType,
-    T.DoubleType,
-    T.StringType,
-    T.BinaryType,
-    T.DateType,
-    T.TimestampType,
-    T.TimestampNTZType,
-)
-"""Types of which Spark takes a column from pandas without looking at its values."""
-
-
-_WINDOWS = {"spark.timeWindow", "spark.sessionWindow", NUMBERED}
-"""What marks a column as one of windows."""
-
-
-def _leaves(schema: T.StructType) -> list[T.StructField] | None:
-    """The columns ``c0, c1, ...`` in which an operator can give results, windows as two; None if it must give blobs."""
-    kinds = [kind for field in schema.fields for kind in (_bounds(field) or [field.dataType])]
-    if not all(type(kind) in _AS_THEY_ARE for kind in kinds):
-        return None
-    return [T.StructField(f"c{place}", kind) for place, kind in enumerate(kinds)]
-
-
-def _bounds(field: T.StructField) -> list[T.DataType]:
-    """The types of a window's start and end; none if a column has no windows."""
-    if isinstance(field.dataType, T.StructType) and not _WINDOWS.isdisjoint(field.metadata):
-        return [bound.dataType for bound in field.dataType.fields]
-    return []
-
-
-def _put_together(bound: BoundOperator) -> list[Column]:
-    """The results out of the columns of `_leaves`."""
-    leaves, columns = map(F.col, (f"c{place}" for place in itertools.count())), []
-    for field, metadata in zip(bound.schema.fields, _told(bound), strict=True):
-        column = next(leaves)
-        if _bounds(field):
-            window = F.struct(column.alias("start"), next(leaves).alias("end"))
-            column = F.when(column.isNotNull(), window)  # no window is NULL, but the column's type allows it
-        columns.append(column.alias(field.name, **({"metadata": metadata} if metadata else {})))
-    return columns
+    return _with_time(emitted, bound)
 
 
 def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:

@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.clock import Clock, clock_of
-from forebay.spark.worker.emitted import as_blobs, as_columns
+from forebay.spark.worker.emitted import as_columns
 from forebay.spark.worker.stages import PAYLOAD
 from forebay.spark.worker.vnodes import IDLE
 from forebay.state.layout import Layout, Location
@@ -51,9 +51,7 @@ class WindowOperator(StatefulProcessor):
     place : Place
         Where state lives.
     output : str
-        The name of the column of blobs that it emits, by which a plan tells that there is an operator.
-    columns : bool
-        Whether it emits results as columns, and that column without values.
+        The name of a column without values beside the results, by which a plan tells that there is an operator.
     reporter : pyspark.Accumulator
         Gets the metrics of every task.
     idle : bool
@@ -68,10 +66,8 @@ class WindowOperator(StatefulProcessor):
         output: str,
         reporter: Accumulator[Any],
         *,
-        columns: bool = False,
         idle: bool = False,
     ) -> None:
-        self._columns = columns
         self._reporter = reporter
         self._idle = idle
         self._pickled = plan
@@ -177,7 +173,7 @@ class WindowOperator(StatefulProcessor):
             for batch, partial in blobs.read_all(waiting) if recording is None else recording.in_order(waiting):
                 instance.ingest(batch, partial=partial)
             times.append(perf_counter())
-            yield from (as_columns if self._columns else as_blobs)(instance.fire(until), self._output)
+            yield from as_columns(instance.fire(until), self._output)
             times.append(perf_counter())
             version = instance.commit(running.batch)
             if recording is not None:
