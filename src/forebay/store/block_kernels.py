@@ -8,12 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from forebay.compiling import compiled
-
-BLOCK = 4096
-"""Bytes of a block, as many as a page has; the last block of a file may have fewer."""
-
-FIXED, BITS, BYTES = range(3)
-"""Kinds of columns: values of some bytes each, values of a bit each, and offsets of bytes."""
+from forebay.store.blocks import BITS, BLOCK, BYTES
 
 
 @compiled

@@ -11,7 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.store.block_kernels import BITS, BLOCK, BYTES, FIXED
+BLOCK = 4096
+"""Bytes of a block, as many as a page has; the last block of a file may have fewer."""
+
+FIXED, BITS, BYTES = range(3)
+"""Kinds of columns: values of some bytes each, values of a bit each, and offsets of bytes."""
 
 LEAST = 16 * BLOCK
 """Segments that are smaller than this have no such checksums: they are read as a whole."""
