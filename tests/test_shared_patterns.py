@@ -1,6 +1,7 @@
 """Several patterns over one event log: each gives what it gives alone, and every event is stored once."""
 
 import random
+from collections import OrderedDict
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,7 @@ from forebay.store.aligned import SLICE
 from forebay.store.archive import MountedArchive
 from forebay.store.events import EventLog
 from forebay.store.extent_log import ExtentLog
+from forebay.store.key_index import KeyIndex
 from forebay.store.manifest import INDEXES, Counters
 from forebay.store.options import Options
 from forebay.store.segment_reader import SegmentReader
@@ -166,15 +168,17 @@ class Alone:
 
 
 class Shared:
-    """Several patterns in one instance, opened for each micro-batch: as another worker would, every other time."""
+    """Several patterns in one instance, opened for each micro-batch by workers who take turns, or by a new one."""
+
+    WORKERS = "ann", "bob", "bob", "ann", "new", "ann"
 
     def __init__(self, directory):
         self.directory, self.version, self.fired_until, self.runs = directory, None, NEVER, 0
+        self.kept = {}
 
     def run(self, names, rows, watermark):
+        self.be(self.WORKERS[self.runs % len(self.WORKERS)])
         self.runs += 1
-        if self.runs % 2:
-            open_stores.clear()
         plan = shared(names)
         instance = SharedInstance(plan, self.directory, self.version, self.fired_until)
         if rows:
@@ -193,6 +197,11 @@ class Shared:
         require_exact_references(instance)
         instance.close()
         return results
+
+    def be(self, worker):
+        """Have what a worker has kept."""
+        self.kept.pop("new", None)
+        open_stores._open, open_stores._sizes = self.kept.setdefault(worker, (OrderedDict(), {}))
 
 
 def require_known_sizes(instance):
@@ -248,6 +257,18 @@ def test_each_pattern_gives_what_it_gives_alone(tmp_path_factory, names, batches
 
 def some_rows(chance, center, count=40):
     return [(center + chance.randrange(-50, 50), chance.choice(["ann", "bob"]), chance.randrange(9)) for _ in range(count)]
+
+
+def test_a_worker_reads_of_key_indexes_what_others_have_changed(tmp_path, monkeypatch):
+    names, read = ["visits", "totals of visits", "long visits by shop"], []
+    restored = KeyIndex.restored
+    monkeypatch.setattr(KeyIndex, "restored", lambda *args: read.append(1) or restored(*args))
+    together, chance = Shared(tmp_path), random.Random(1)
+    together.WORKERS = "ann", "bob"
+    for batch in range(6):
+        together.run(names, some_rows(chance, batch * 30), batch * 30 - 100)
+    assert all(together.run(names, [], 10_000).values())
+    assert len(read) == 2 * len(names)  # each worker once
 
 
 def test_no_event_is_left_when_all_windows_have_fired(tmp_path):

@@ -86,7 +86,7 @@ class SharedInstance:
         observer: Observer | None = None,
     ) -> None:
         self._plan, self._fired_until = plan, fired_until
-        kept = open_stores.taken(directory, version, plan.options, SharedForm(plan), disk)
+        kept = open_stores.taken(directory, version, plan.options, archive, SharedForm(plan), disk)
         self._stores = kept if isinstance(kept, SharedStores) else SharedStores(plan, directory, version, archive, disk)
         require_same_time(self._stores.base, directory, fired_until)
         self._committed = False

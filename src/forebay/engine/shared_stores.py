@@ -78,6 +78,17 @@ class SharedStores:
         self.changed = self._give_up()
         self._own = {member.id: self._opened(member) for member in plan.members}
 
+    def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
+        """Become a later version, which another process has made; what has not changed in key indexes is not read again."""
+        self._log = ExtentLog(self.directory, version, self.options, archive, disk)
+        self.events.follow(self._log)
+        self.changed = self._give_up()
+        for member in self._plan.members:
+            store = self._own[member.id]
+            if not (isinstance(store, UnalignedStore) and store.follow(self._log.part(_part(member)))):
+                self._own[member.id] = self._opened(member)
+        return True
+
     def _give_up(self) -> bool:
         """Forget the state of patterns that are not there any more; whether there was any."""
         known = {_part(member) for member in self._plan.members}

@@ -111,22 +111,22 @@ class EventLog:
         options: Options,
         form: Form | None = None,
     ) -> None:
-        self._log, self._slicing, self._options = log, slicing, options
-        self._part = log.part(EVENTS)
-        self._store = AlignedStore(directory, None, [], options, form=form, log=self._part)
-        self._slices: dict[int, EventSlice] = {}
+        self._directory, self._slicing, self._options, self._form = directory, slicing, options, form
+        self._lasts: dict[int, dict[Extent, int]] = {}
+        self.changes = 0
+        self.follow(log)
+
+    def follow(self, log: ExtentLog) -> None:
+        """Become what a log has, of a later version, too, which another process has made."""
+        self._log, self._part = log, log.part(EVENTS)
+        self._store = AlignedStore(self._directory, None, [], self._options, form=self._form, log=self._part)
         self._written: list[tuple[int, ...]] = []
         for batch in log.read(INDEXES):
             self._written += zip(*(batch[name].to_pylist() for name in _NAMES), strict=True)
-        for row in self._written:
-            each = EventSlice(*row)
-            self._slices[each.number] = each
-        self._numbers: dict[int, int] = {}
-        for each in self._slices.values():
-            if self._goes_on(each):
-                self._numbers[each.start] = each.number
-        self._lasts: dict[int, dict[Extent, int]] = {}
-        self.changes = 0
+        self._slices = {each.number: each for each in (EventSlice(*row) for row in self._written)}
+        self._numbers = {each.start: each.number for each in self._slices.values() if self._goes_on(each)}
+        self._lasts = {number: lasts for number, lasts in self._lasts.items() if number in self._slices}
+        self.changes += 1
 
     def _goes_on(self, each: EventSlice) -> bool:
         """Whether events of now belong into a slice that was begun maybe by another form of the query."""

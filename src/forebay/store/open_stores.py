@@ -36,6 +36,7 @@ class Kept(Protocol):
     def base(self) -> Manifest: ...
     @property
     def memory_bytes(self) -> int: ...
+    def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool: ...
     def use(self, disk: Disk) -> None: ...
     def rest(self) -> None: ...
 
@@ -60,14 +61,10 @@ def take(
     batch that fails never gives it back, so what was half done is forgotten. If none was kept, another process may have
     prepared one.
     """
-    store = _suitable(directory, options, form)
-    if version is not None and isinstance(store, UnalignedStore):
-        there = _is_at(store, version)
-        if there:
-            store.use(disk)
-        if there or store.catch_up(version, archive, disk):
-            store.merge = merge
-            return store
+    store = taken(directory, version, options, archive, form, disk)
+    if isinstance(store, UnalignedStore):
+        store.merge = merge
+        return store
     opened = UnalignedStore(directory, version, options, merge, archive, form, disk)
     if isinstance(archive, Preparing) and pictured(opened.base):
         prepared = archive.prepared()
@@ -76,20 +73,18 @@ def take(
     return opened
 
 
-def taken(directory: Path, version: Version | None, options: Options, form: Form, disk: Disk = LOCAL) -> Kept | None:
-    """What was kept of a directory, if version, options and form are the same. It is not kept any more."""
-    store = _suitable(directory, options, form)
-    if store is None or version is None or not _is_at(store, version):
-        return None
-    store.use(disk)
-    return store
-
-
-def _suitable(directory: Path, options: Options, form: Form) -> Kept | None:
+def taken(
+    directory: Path, version: Version | None, options: Options, archive: Archive | None, form: Form, disk: Disk = LOCAL
+) -> Kept | None:
+    """What was kept of a directory, at a version, if that is possible, and options and form are the same."""
     store = _open.get(directory)
     forget(directory)
-    same = store is not None and store.options == options and store.form is not None and store.form.id == form.id
-    return store if same else None
+    if version is None or store is None or store.options != options or store.form is None or store.form.id != form.id:
+        return None
+    if not _is_at(store, version):
+        return store if store.catch_up(version, archive, disk) else None
+    store.use(disk)
+    return store
 
 
 def _is_at(store: Kept, version: Version) -> bool:

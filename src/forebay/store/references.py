@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
 from forebay.store.events import EVENT, EventLog, References
-from forebay.store.extent_log import LogPart
+from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.key_index import Slots
 from forebay.store.options import Options
 from forebay.store.unaligned import SLOT, UnalignedStore
@@ -52,6 +52,11 @@ class ReferenceStore(UnalignedStore):
         super().__init__(directory, None, options, log=log)
         self._events, self._columns, self._kept = events, list(columns), [EVENT, *beside]
         self._read_last: tuple[Slots, Slots, References] | None = None
+
+    def follow(self, log: ExtentLog | LogPart) -> bool:
+        """Become what a log of a later version has; the events are to follow first."""
+        self._read_last = None
+        return super().follow(log)
 
     def append(self, batch: pa.RecordBatch, slots: Slots) -> None:
         """Add rows to their windows; of their columns only the references, and what is stored beside them, are kept."""

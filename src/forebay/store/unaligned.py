@@ -109,9 +109,12 @@ class UnalignedStore:
 
         That is so if its key index is this one and changes. Nothing must wait to be committed. Gives whether it is so.
         """
+        return "index" in self.__dict__ and self.follow(ExtentLog(self.directory, version, self.options, archive, disk))
+
+    def follow(self, log: ExtentLog | LogPart) -> bool:
+        """Become what a log of a later version has, as `catch_up` does."""
         if "index" not in self.__dict__:
             return False
-        log = ExtentLog(self.directory, version, self.options, archive, disk)
         with self._loading():
             if not index_log.catch_up(self.index, self._log, log):
                 return False

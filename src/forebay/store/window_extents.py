@@ -57,7 +57,7 @@ class WindowExtents:
         self._live_rows = LiveRows()
         self._appended = 0
 
-    def moved_to(self, log: ExtentLog) -> None:
+    def moved_to(self, log: ExtentLog | LogPart) -> None:
         """Be those of another log, which goes on from this one."""
         before = self._log
         self._log, self.numbers = log, groups_of(log, DATA)
