@@ -57,6 +57,7 @@ bench-shared: $(VENV)/ready  ## patterns over card transactions, with one state 
 	$(BIN)/python benchmarks/shared_stores.py
 	$(BIN)/python benchmarks/shared.py
 	$(BIN)/python benchmarks/shared.py --scaling
+	$(BIN)/python benchmarks/shared_latency.py
 
 bench-handover: $(VENV)/ready  ## hosts lost, added, slowed and retired, with replicas and without (two hours); needs root, iproute2, sshfs
 	$(BIN)/python benchmarks/handover.py

@@ -78,7 +78,7 @@ class Size:
 
     files: int
     events: int
-    minutes: int
+    minutes: float
     cards: int
 
 
@@ -161,8 +161,10 @@ def generate(directory: Path, size: Size) -> None:
     for kind in ("parquet", "bin"):
         (directory / kind).mkdir()
     for file in range(size.files):
-        n, begin = size.events, BEGIN + file * size.minutes * MINUTE
-        times = begin + np.sort(random.integers(0, size.minutes * MINUTE, n)) + random.integers(-MINUTE // 2, MINUTE // 2, n)
+        n, length = size.events, round(size.minutes * MINUTE)
+        times = (
+            BEGIN + file * length + np.sort(random.integers(0, length, n)) + random.integers(-MINUTE // 2, MINUTE // 2, n)
+        )
         times -= times % 1000  # Flink has milliseconds
         texts = random.integers(0, 1 << 62, (n, 14))
         table = pa.table(
