@@ -79,14 +79,6 @@ def test_no_value_becomes_an_object_of_python():
     assert found.column(2).values.field(1).buffers()[1].address == pairs.field(1).buffers()[1].address
 
 
-def test_names_of_fields_may_come_twice():
-    twice = pa.StructArray.from_arrays([pa.array([1, 2]), pa.array(["a", None])], ["x", "x"])
-    kind = T.StructType([T.StructField("x", T.LongType()), T.StructField("x", T.StringType())])
-    schema = T.StructType([*beside("mark"), T.StructField("c0", kind)])
-    (found,) = converted(emitted.as_columns([pa.record_batch([twice], ["any name"])], "mark"), schema)
-    assert [found.column(2).field(place).to_pylist() for place in (0, 1)] == [[1, 2], ["a", None]]
-
-
 def test_long_batches_are_cut():
     rows = blobs.BLOB_ROWS + 1
     frames = list(emitted.as_columns([pa.record_batch([pa.array(range(rows))], ["n"])], "mark"))

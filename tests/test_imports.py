@@ -32,3 +32,10 @@ def test_public_names_are_there_when_they_are_asked_for():
 def test_a_name_that_there_is_not_is_no_attribute():
     assert not hasattr(forebay, "group_by")
     assert not hasattr(forebay, "_private")
+    assert not hasattr(forebay, "group.by")
+
+
+def test_a_name_that_was_given_another_value_keeps_it(monkeypatch):
+    monkeypatch.setattr(forebay, "window", None)
+    assert not hasattr(forebay, "group_by")
+    assert forebay.window is None

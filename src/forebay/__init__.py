@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    """A public name, loaded when one is first asked for: Spark's Python workers ask for none, and load no driver."""
-    private = name.startswith("_") and name != "__all__"
-    if not private and importlib.util.find_spec(f"{__name__}.{name}") is None:  # Python finds modules without this
-        api = import_module("forebay.api")
-        globals().update({public: getattr(api, public) for public in ("__all__", *api.__all__)})
-        if name in globals():
-            return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, loaded when one is first asked for: Spark's Python workers ask for none, and load no driver."""
+        private = name.startswith("_") and name != "__all__"
+        if name.isidentifier() and not private and importlib.util.find_spec(f"{__name__}.{name}") is None:  # no module
+            api = import_module("forebay.api")
+            if name in ("__all__", *api.__all__):
+                return globals().setdefault(name, getattr(api, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -301,9 +301,14 @@ def test_another_state_store_provider(spark, df):
         spark.conf.set(name, before)
 
 
-def test_workers_without_forebay(spark, df, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "program",
+    ["exit 1", f"""exec {sys.executable} -c 'import sys; sys.modules["polars"] = None; exec(sys.argv[1])' "$2" """],
+    ids=["without forebay", "without polars"],
+)
+def test_workers_without_forebay(spark, df, monkeypatch, tmp_path, program):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nexit 1\n")
+    python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     with pytest.raises(UnsupportedConfiguration, match="which cannot import forebay"):

@@ -1,6 +1,7 @@
 """What is compiled of reading a few rows of an extent: which blocks of the file they are on.
 
-The layout of an extent is that of `forebay.store.blocks.layout_of`.
+The layout of an extent is that of `forebay.store.blocks.layout_of`. numba keeps compiled code until this file changes: who
+changes the constants there changes this file, too.
 """
 
 from __future__ import annotations

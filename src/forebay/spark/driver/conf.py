@@ -238,7 +238,8 @@ def _lacks_forebay(executable: str) -> bool:
     found = shutil.which(executable)
     if found is None or Path(found).parent == Path(sys.executable).parent:
         return False  # Spark itself reports one that does not exist
-    tried = subprocess.run([found, "-c", "import forebay"], capture_output=True, check=False)  # noqa: S603 - Spark runs it too
+    program = "from forebay.spark.worker import startup; startup.load_all()"  # what it needs beside forebay, too
+    tried = subprocess.run([found, "-c", program], capture_output=True, check=False)  # noqa: S603 - Spark runs it too
     return tried.returncode != 0
 
 

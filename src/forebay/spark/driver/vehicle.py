@@ -67,9 +67,12 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
     beside = [T.StructField(output, T.BinaryType()), T.StructField(EVENT_TIME, T.TimestampType())]
-    columns = [T.StructField(f"c{place}", field.dataType) for place, field in enumerate(bound.schema.fields)]
     emitted = packed.groupBy(VNODE).transformWithStateInPandas(
-        operator, T.StructType([*beside, *columns]), "append", clock.value, eventTimeColumnName=event_time
+        operator,
+        T.StructType([*beside, *_by_place(bound.schema).fields]),
+        "append",
+        clock.value,
+        eventTimeColumnName=event_time,
     )
     early.start(df.sparkSession)
     return _with_time(emitted, bound)
