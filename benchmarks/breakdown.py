@@ -39,7 +39,8 @@ from forebay.spark.driver.analysis import arrow_schema
 from forebay.spark.driver.binding import bind
 from forebay.spark.driver.conf import Conf
 from forebay.spark.worker import blobs, startup
-from forebay.spark.worker.stages import PAYLOAD, VNODE, packer, unpack
+from forebay.spark.worker.emitted import EVENT_TIME, as_columns
+from forebay.spark.worker.stages import PAYLOAD, VNODE, packer
 from race import BENCH, ROOT, part
 
 cloudpickle.register_pickle_by_value(vehicle_peer)  # workers cannot import it
@@ -53,8 +54,7 @@ class Some(vehicle_peer.Empty):
         self._schema, self._share = schema, share
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        for blob in blobs.write_all(self._results(rows)):
-            yield pd.DataFrame({PAYLOAD: [blob]})
+        yield from as_columns(self._results(rows), PAYLOAD)
         self._seen.update((1,))
 
     def _results(self, rows: Iterator[pd.DataFrame]) -> Iterator[pa.RecordBatch]:
@@ -89,8 +89,8 @@ def steps(spark: SparkSession, stream: DataFrame, workload: Workload, share: flo
         return packed().groupBy(VNODE).transformWithStateInPandas(operator, schema, "append", "none")
 
     def resulting() -> DataFrame:
-        operator = Some(arrow_schema(bound.schema), share)
-        return operated(operator, f"{PAYLOAD} binary").mapInArrow(unpack, bound.schema)
+        columns = ", ".join(f"c{place} {field.dataType.simpleString()}" for place, field in enumerate(bound.schema.fields))
+        return operated(Some(arrow_schema(bound.schema), share), f"{PAYLOAD} binary, {EVENT_TIME} timestamp, {columns}")
 
     return {
         "scan, project, hash keys": lambda: projected,

@@ -271,6 +271,23 @@ def test_a_worker_reads_of_key_indexes_what_others_have_changed(tmp_path, monkey
     assert len(read) == 2 * len(names)  # each worker once
 
 
+def test_a_worker_goes_on_from_the_attempt_that_counts(tmp_path):
+    """Its own at the same micro-batch does not count, or it is an earlier version that counts."""
+    names, chance = ["sliding list", "visits", "long visits by shop", "totals of visits"], random.Random(3)
+    together, plain = Shared(tmp_path / "attempts"), Shared(tmp_path / "plain")
+    plain.WORKERS = ("new",)
+    for batch in range(12):
+        rows, watermark, begun = some_rows(chance, batch * 30), batch * 30 - 60, (together.version, together.fired_until)
+        for together.WORKERS in [("ann",), ("bob",)] * 2:
+            together.version, together.fired_until = begun
+            together.run(names, rows[: chance.randrange(len(rows))], watermark)
+        together.WORKERS = chance.choice([("ann",), ("bob",)])
+        together.version, together.fired_until = begun
+        found, expected = together.run(names, rows, watermark), plain.run(names, rows, watermark)
+        assert [told(found[name], name) for name in names] == [told(expected[name], name) for name in names]
+    assert any(expected.values())
+
+
 def test_no_event_is_left_when_all_windows_have_fired(tmp_path):
     names = ["sliding list", "visits", "long visits by shop", "totals of visits", "tumbling total"]
     together, chance = Shared(tmp_path), random.Random(1)
