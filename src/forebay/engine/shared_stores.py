@@ -79,7 +79,10 @@ class SharedStores:
         self._own = {member.id: self._opened(member) for member in plan.members}
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
-        """Become a later version, which another process has made; what has not changed in key indexes is not read again."""
+        """Become another version, which another process has made; of key indexes only what has changed is read.
+
+        It is always possible: a store that cannot follow is opened anew.
+        """
         self._log = ExtentLog(self.directory, version, self.options, archive, disk)
         self.events.follow(self._log)
         self.changed = self._give_up()

@@ -76,7 +76,10 @@ def take(
 def taken(
     directory: Path, version: Version | None, options: Options, archive: Archive | None, form: Form, disk: Disk = LOCAL
 ) -> Kept | None:
-    """What was kept of a directory, at a version, if that is possible, and options and form are the same."""
+    """What was kept of a directory, brought to a version, if that is possible, and options and form are the same.
+
+    It is not kept any more.
+    """
     store = _open.get(directory)
     forget(directory)
     if version is None or store is None or store.options != options or store.form is None or store.form.id != form.id:

@@ -21,7 +21,7 @@ class Frame(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         return Column
 
 
-class Column(pd.Series):  # type: ignore[misc]
+class Column(pd.Series):  # type: ignore[misc]  # pandas has no types
     """A column of values that are of the type that Spark wants already.
 
     Spark's worker has ``apply`` convert lists, maps and structs to objects of Python, one value at a time, before it makes
