@@ -23,9 +23,6 @@ from forebay.windows import (
     Windows,
 )
 
-NUMBERED = "forebay.countWindow"
-"""What marks a column as one of count windows, as Spark's marks do those of time."""
-
 
 @dataclass(frozen=True)
 class Assignment:
@@ -137,12 +134,7 @@ class CountWindow:
     def bind(self, session: SparkSession, time: Column) -> Assignment:
         text = f"count_window({self.size} rows, every {self.slide} rows)"
         numbers = F.struct(F.lit(0).cast("long").alias("start"), F.lit(0).cast("long").alias("end"))
-        return Assignment(
-            CountWindows(self.size, self.slide),
-            "count_window",
-            text,
-            numbers.alias("count_window", metadata={NUMBERED: True}),
-        )
+        return Assignment(CountWindows(self.size, self.slide), "count_window", text, numbers.alias("count_window"))
 
 
 @dataclass(frozen=True)
