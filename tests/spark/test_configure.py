@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from forebay.spark.driver.configure import (
     LOCALITY_OF_STATE,
     LOGS,
     PARTITIONS,
+    PATH,
     PROVIDER,
     RECORDS,
     RENAMING,
@@ -27,6 +29,7 @@ from forebay.spark.driver.configure import (
     TRACEBACKS,
     USUAL,
 )
+from forebay.spark.worker import site
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def settings(builder):
 
 ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
 ANYWHERE |= {DAEMON: LOADED} if sys.platform == "linux" else {}
-LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true"}
+LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true", PATH: str(Path(site.__file__).parent)}
 CLUSTER = ANYWHERE | {LOCALITY_OF_STATE: "30s"}
 
 

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyspark
 import pytest
 from streams import generate, run
 
@@ -26,14 +27,14 @@ def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark
         time.sleep(1)  # so that a worker cannot take both tasks
         for _ in batches:
             loaded = "polars" in sys.modules and "forebay.engine.open" in sys.modules
-            yield pa.record_batch(
-                {"daemon": [os.getppid()], "worker": [os.getpid()], "drawn": [np.random.random()], "loaded": [loaded]}
-            )
+            process = {"daemon": [os.getppid()], "worker": [os.getpid()], "source": [pyspark.__file__]}
+            yield pa.record_batch(process | {"drawn": [np.random.random()], "loaded": [loaded]})
 
     assert spark.conf.get(DAEMON) == LOADED
-    schema = "daemon long, worker long, drawn double, loaded boolean"
+    schema = "daemon long, worker long, source string, drawn double, loaded boolean"
     seen = spark.range(2, numPartitions=2).mapInArrow(about, schema).collect()
     assert [row.loaded for row in seen] == [True, True]
+    assert {row.source for row in seen} == {pyspark.__file__}  # and not the one in Spark's zip, which has no bytecode
     assert len({row.worker for row in seen}) == len({row.drawn for row in seen}) == 2
     stream = generate(spark, tmp_path, keys=6, rows=100, files=2)
     windows = fb.groupBy(stream.streaming("0 seconds"), fb.window("ts", "1 second"), "key")

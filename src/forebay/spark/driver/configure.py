@@ -20,6 +20,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from forebay.errors import UnsupportedConfiguration
+from forebay.spark.worker import site
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -34,9 +35,10 @@ SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 DAEMON = "spark.python.daemon.module"
 LOADED = "forebay.spark.worker.daemon"
+PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
 
-STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE)
+STATIC = (SOCKETS, DAEMON, PATH, LOCALITY_OF_STATE)
 """What counts only if it is set before there is a session."""
 
 LOCAL = "local[*]"
@@ -106,6 +108,7 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     if not is_local(master) and LOCALITY not in given:
         settings[LOCALITY_OF_STATE] = "30s"
     if is_local(master):
+        settings[PATH] = str(Path(site.__file__).parent)
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
             settings[LOGS] = RENAMING
         if _has_place_for_sockets(given):
