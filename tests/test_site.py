@@ -59,5 +59,7 @@ def test_a_zip_that_is_not_pips_stays(tmp_path):
     (tmp_path / "py4j-1.0.dist-info").mkdir()
     assert [is_copy(entry, path) for entry in path] == [False, True, True]
     assert not any(is_copy(entry, path[1:]) for entry in path)  # the path does not lead to those files
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert all(is_copy(entry, [str(tmp_path / "link")]) for entry in path[1:])
     spark = str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip")
     assert not is_copy(spark, [spark, str(tmp_path / "spark")])

@@ -25,7 +25,9 @@ def is_copy(entry: str, path: list[str]) -> bool:
     """
     lib, name = Path(entry).parent, Path(entry).name
     package = lib.parent.parent  # pip's pyspark has python/lib/pyspark.zip
-    if Path(package, "python", "lib") != lib or package.name != "pyspark" or str(package.parent) not in path:
+    if Path(package, "python", "lib") != lib or package.name != "pyspark":
+        return False
+    if package.parent.resolve() not in (Path(other).resolve() for other in path):  # Spark knows where links lead
         return False
     if name == "pyspark.zip":
         return Path(package, "__init__.py").is_file()
