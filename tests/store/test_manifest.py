@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from forebay.errors import CorruptState, VersionNotFound
+from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
@@ -33,6 +33,13 @@ def path(tmp_path):
 def test_reads_what_was_written(path):
     assert manifests.read(path.parent, VERSION) == MANIFEST
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_that_cannot_be_read_is_told_with_what_to_do(path):
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StateDirectoryError, match=r"cannot read .*\.manifest: Is a directory.*start the query again"):
+        manifests.read(path.parent, VERSION)
 
 
 def test_parts_are_told_apart_and_have_a_format_of_their_own(path, tmp_path):

@@ -37,6 +37,14 @@ def reported(action: str, path: Path) -> Iterator[None]:
         ) from error
 
 
+def unreadable(path: Path, error: OSError) -> StateDirectoryError:
+    """The error for a file that is there, and cannot be read."""
+    return StateDirectoryError(
+        f"cannot read {path}: {error.strerror}. Have the disk mounted and the file readable for Spark's workers, then start the "
+        "query again; a file that is lost has to be restored together with the checkpoint and its state directory, from a copy."
+    )
+
+
 class Disk:
     """Whole state files, durable when a call says so, with errors that name the path and the cause."""
 

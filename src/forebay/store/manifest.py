@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from isal.isal_zlib import crc32
 
-from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
+from forebay.errors import CorruptState, VersionNotFound
 from forebay.store import filenames
-from forebay.store.disk import LOCAL, Disk
+from forebay.store.disk import LOCAL, Disk, unreadable
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Segment
 
@@ -120,7 +120,7 @@ def read(directory: Path, version: Version) -> Manifest:
             "start with a new checkpoint location."
         ) from error
     except OSError as error:
-        raise StateDirectoryError(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
     return parse(data, path)
 
 

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.errors import CorruptState, StateDirectoryError
+from forebay.errors import CorruptState
 from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.blocks import Blocks
-from forebay.store.disk import reported
+from forebay.store.disk import reported, unreadable
 from forebay.store.paging import Parts
 from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
 from forebay.store.verified import Verified
@@ -97,7 +97,7 @@ class SegmentReader:
                 "one, restore the file, or the checkpoint together with its state directory, from a copy."
             ) from error
         except OSError as error:
-            raise StateDirectoryError(f"cannot read {self._path}: {error.strerror}") from error
+            raise unreadable(self._path, error) from error
         if found.st_size != self._segment.size:
             raise CorruptState(
                 f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {RESTORE}"
