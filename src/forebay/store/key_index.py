@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import index_kernels as kernels
-from forebay.store import pictures, step_kernels
+from forebay.store import pictures, step_kernels, version_kernels
 from forebay.store.index_kernels import (
     BLOCK,
     EARLIEST,
@@ -358,12 +358,12 @@ class KeyIndex:
             self._resize(top + top // 4)
         self._widen(len(slots))
         if "end" not in columns:
-            kernels.replace_free(self.columns, self._directory, self._scalars, slots, columns["generation"])
+            version_kernels.replace_free(self.columns, self._directory, self._scalars, slots, columns["generation"])
             return
         nothing = np.full(len(slots), -1, np.int32)
         defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
         contents = (columns.get(name, defaults.get(name)) for name in _STORED)
-        kernels.replace_windows(self.columns, self._directory, self._earliest, self._scalars, slots, *contents)
+        version_kernels.replace_windows(self.columns, self._directory, self._earliest, self._scalars, slots, *contents)
 
     def _free_again(self, changed: Slots) -> None:
         """Find the free slots, of which only these were replaced since it was known which ones were free."""
