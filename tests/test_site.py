@@ -9,13 +9,13 @@ import pyspark
 import pytest
 
 from forebay.spark.worker import site
-from forebay.spark.worker.site.sitecustomize import is_copy
+from forebay.spark.worker.site.sitecustomize import without_copy
 
-PACKAGE = Path(pyspark.__file__).parent
-ZIPS = [str(path) for path in (PACKAGE / "python" / "lib").glob("*.zip")]
+LIB = Path(pyspark.__file__).parent / "python" / "lib"
+ZIPS = [str(LIB / "pyspark.zip"), *map(str, LIB.glob("py4j*.zip"))]
 OURS = str(Path(site.__file__).parent)
 
-pytestmark = pytest.mark.skipif(len(ZIPS) != 2, reason="pip has not installed this pyspark")
+pytestmark = pytest.mark.skipif(not (LIB / "pyspark.zip").exists(), reason="pip has not installed this pyspark")
 
 
 def shown(program, *path):
@@ -25,12 +25,29 @@ def shown(program, *path):
     return run.stdout.split()
 
 
+FOUND = "import pyspark, sys; print(pyspark.__file__, *sys.path)"
+
+
 def test_pyspark_comes_from_its_files_and_all_else_of_the_path_stays(tmp_path):
-    program = "import pyspark, py4j, sys; print(pyspark.__file__, py4j.__file__, *sys.path)"
-    before, after = shown(program, *ZIPS, tmp_path), shown(program, *ZIPS, OURS, tmp_path)
-    assert before[0].startswith(ZIPS[0]) or before[0].startswith(ZIPS[1])
-    assert after[0] == pyspark.__file__ and ".zip" not in after[1]
-    assert after[2:] == [entry for entry in before[2:] if entry not in ZIPS]
+    before, after = shown(FOUND, *ZIPS, tmp_path), shown(FOUND, *ZIPS, OURS, tmp_path)
+    assert before[0].startswith(ZIPS[0])
+    assert after == [pyspark.__file__, *(entry for entry in before[1:] if entry != ZIPS[0])]
+
+
+def test_the_files_may_be_found_by_a_link(tmp_path):
+    (tmp_path / "link").symlink_to(LIB.parents[2])
+    assert shown(FOUND, *ZIPS, OURS, tmp_path / "link")[0] == str(tmp_path / "link" / "pyspark" / "__init__.py")
+
+
+def test_the_zip_stays_where_another_pyspark_would_be_found(tmp_path):
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    assert shown(FOUND, *ZIPS, OURS, tmp_path)[0].startswith(ZIPS[0])
+
+
+def test_the_zip_stays_where_no_pyspark_would_be_found(tmp_path):
+    path = [*ZIPS, str(tmp_path)]
+    assert without_copy(path) == path
 
 
 def test_another_sitecustomize_runs_as_if_there_were_no_other(tmp_path):
@@ -38,28 +55,12 @@ def test_another_sitecustomize_runs_as_if_there_were_no_other(tmp_path):
     program = "import sys, sitecustomize; print(sitecustomize.MADE, sitecustomize.__file__, *sys.path)"
     theirs = shown(program, *ZIPS, tmp_path)
     assert theirs[:2] == ["theirs", str(tmp_path / "sitecustomize.py")]
-    assert shown(program, *ZIPS, OURS, tmp_path) == [entry for entry in theirs if entry not in ZIPS]
+    assert shown(program, *ZIPS, OURS, tmp_path) == [entry for entry in theirs if entry != ZIPS[0]]
 
 
 def test_an_error_of_another_sitecustomize_is_told_as_python_tells_it(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import no_such_module\n")
-    path = os.pathsep.join([*ZIPS, OURS, str(tmp_path)])
-    run = subprocess.run([sys.executable, "-c", ""], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
-    assert run.returncode == 0 and "No module named 'no_such_module'" in run.stderr
-
-
-def test_a_zip_that_is_not_pips_stays(tmp_path):
-    lib = tmp_path / "pyspark" / "python" / "lib"
-    path = [str(tmp_path), *(str(lib / name) for name in ("pyspark.zip", "py4j-1.0-src.zip"))]
-    assert [is_copy(entry, path) for entry in path] == [False, False, False]  # there are no files beside it
-    lib.mkdir(parents=True)
-    (tmp_path / "pyspark" / "__init__.py").touch()
-    (tmp_path / "py4j-1.1.dist-info").mkdir()
-    assert [is_copy(entry, path) for entry in path] == [False, True, False]  # py4j is of another version
-    (tmp_path / "py4j-1.0.dist-info").mkdir()
-    assert [is_copy(entry, path) for entry in path] == [False, True, True]
-    assert not any(is_copy(entry, path[1:]) for entry in path)  # the path does not lead to those files
-    (tmp_path / "link").symlink_to(tmp_path)
-    assert all(is_copy(entry, [str(tmp_path / "link")]) for entry in path[1:])
-    spark = str(tmp_path / "spark" / "python" / "lib" / "pyspark.zip")
-    assert not is_copy(spark, [spark, str(tmp_path / "spark")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*ZIPS, OURS, str(tmp_path)])}
+    run = subprocess.run([sys.executable, "-c", FOUND], capture_output=True, text=True, check=True, env=environment)
+    assert "No module named 'no_such_module'" in run.stderr
+    assert run.stdout.split()[0] == pyspark.__file__

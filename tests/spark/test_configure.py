@@ -2,6 +2,7 @@
 
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,6 +71,24 @@ def test_what_a_local_session_has_left_is_not_for_a_cluster(fresh, monkeypatch):
     assert LOGS not in settings(SparkSession.builder.master("local-cluster[2,1,1024]"))  # a query is refused, and says why
 
 
+def test_a_path_of_this_machine_is_not_left_for_the_hosts_of_a_cluster(fresh, monkeypatch):
+    """In a process of its own, since a JVM is begun with it."""
+    program = f"""
+import os, sys
+import forebay as fb
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+fb.configure(SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate().stop()
+left = SparkConf().get({PATH!r})
+fb.configure(SparkSession.builder.master("local[2]"))
+again = SparkConf().get({PATH!r})
+fb.configure(SparkSession.builder.master("spark://master:7077"))
+print(left == again != None, SparkConf().get({PATH!r}))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["True", "None"]
+
+
 @pytest.mark.parametrize(
     ("master", "given"),
     [
@@ -111,6 +130,7 @@ def test_what_is_set_is_left_alone(fresh, monkeypatch):
     left = {RECORDS, PARTITIONS, SOCKETS, CHANGELOG}
     assert settings(SparkSession.builder) == {name: value for name, value in LOCAL.items() if name not in left}
     assert settings(SparkSession.builder.config(PROVIDER, "org.example.Other"))[PROVIDER] == "org.example.Other"
+    assert settings(SparkSession.builder.config(PATH, "/opt/modules"))[PATH] == "/opt/modules"
     other = fresh / "other.conf"
     other.write_text("spark.master yarn\n")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")

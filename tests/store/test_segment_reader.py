@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from forebay.errors import CorruptState
+from forebay.errors import CorruptState, StateDirectoryError
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.segment import SegmentWriter
@@ -74,6 +74,14 @@ def test_some_rows_are_those_of_the_whole(tmp_path):
         for extent, batch in zip(extents, batches, strict=True):
             rows = chance.permutation(ROWS)[:count]
             assert take(reader, extent, rows).equals(batch.take(pa.array(rows)))
+
+
+def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tmp_path):
+    segment, (extent,) = written(tmp_path, pa.record_batch(columns()))
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).symlink_to(NAME)  # whoever asks cannot follow it
+    with pytest.raises(StateDirectoryError, match=rf"cannot read .*{NAME}: Too many levels.*start the query again"):
+        SegmentReader(tmp_path, segment).read(extent)
 
 
 def test_rows_of_several_extents_come_together(tmp_path):

@@ -40,8 +40,8 @@ def reported(action: str, path: Path) -> Iterator[None]:
 def unreadable(path: Path, error: OSError) -> StateDirectoryError:
     """The error for a file that is there, and cannot be read."""
     return StateDirectoryError(
-        f"cannot read {path}: {error.strerror}. Have its disk mounted and the file readable for Spark's workers, then start "
-        "the query again. If the file is lost, restore the checkpoint together with its state directory from a copy."
+        f"cannot read {path}: {error.strerror or error}. Have its disk mounted and the file readable for Spark's workers, "
+        "then start the query again. If it is lost, restore the checkpoint together with its state directory from a copy."
     )
 
 

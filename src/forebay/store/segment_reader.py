@@ -16,7 +16,7 @@ from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.blocks import Blocks
-from forebay.store.disk import reported, unreadable
+from forebay.store.disk import unreadable
 from forebay.store.paging import Parts
 from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
 from forebay.store.verified import Verified
@@ -66,8 +66,10 @@ class SegmentReader:
         """Copy an extent to the segment that ``writer`` writes; damage is found before it spreads."""
         self._verified.extents.discard(extent.offset)  # what is moved gets new checksums of blocks, from these bytes
         data = self._checked(extent.offset, extent.length, extent.crc)
-        with reported("open", self._path):
+        try:
             source = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise unreadable(self._path, error) from error
         try:
             return writer.receive(source, extent, data, self._path)
         finally:
@@ -91,6 +93,12 @@ class SegmentReader:
     def _whole(self) -> pa.Buffer:
         try:
             found = self._path.stat()
+            if found.st_size != self._segment.size:
+                raise CorruptState(
+                    f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {RESTORE}"
+                )
+            self._verified = verified.of(self._path, (found.st_ino, found.st_mtime_ns))
+            return paging.mapped(self._path)
         except FileNotFoundError as error:
             raise CorruptState(
                 f"{self._path} is missing, though a manifest names it. Unless a newer run of the query has overtaken this "
@@ -98,13 +106,6 @@ class SegmentReader:
             ) from error
         except OSError as error:
             raise unreadable(self._path, error) from error
-        if found.st_size != self._segment.size:
-            raise CorruptState(
-                f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {RESTORE}"
-            )
-        self._verified = verified.of(self._path, (found.st_ino, found.st_mtime_ns))
-        with reported("map", self._path):
-            return paging.mapped(self._path)
 
     def _checked(self, offset: int, length: int, crc: int) -> pa.Buffer:
         """Bytes of the file. Their checksum is compared once in a process, as long as nobody has written to the file."""

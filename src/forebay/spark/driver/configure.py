@@ -90,6 +90,9 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     master = given.get("spark.master", LOCAL)
     if tries_again(master) and given.get(LOGS) == RENAMING and _is_left_over(LOGS, builder):
         builder.config(LOGS, USUAL)
+    if not is_local(master) and PATH in given and _is_left_over(PATH, builder):
+        assert SparkContext._jvm is not None
+        SparkContext._jvm.java.lang.System.clearProperty(PATH)  # hosts have paths of their own
     local = master.startswith("local")
     if local and SparkContext._active_spark_context is None:  # not any Python has the module of `DAEMON`
         os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
@@ -119,7 +122,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
 def missing(session: SparkSession) -> dict[str, str]:
     """The settings that forebay wants and that a session leaves unset."""
     given = dict(session.sparkContext.getConf().getAll())
-    return {name: value for name, value in wanted(given).items() if session.conf.get(name, None) is None}
+    needed = {name: value for name, value in wanted(given).items() if name != PATH}  # which is a path of this machine
+    return {name: value for name, value in needed.items() if session.conf.get(name, None) is None}
 
 
 def is_local(master: str) -> bool:
