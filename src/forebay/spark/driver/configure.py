@@ -38,8 +38,8 @@ LOADED = "forebay.spark.worker.daemon"
 PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
 
-STATIC = (SOCKETS, DAEMON, PATH, LOCALITY_OF_STATE)
-"""What counts only if it is set before there is a session."""
+STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE)
+"""What counts only if it is set before there is a session, of what `missing` may name."""
 
 LOCAL = "local[*]"
 """The master that pyspark takes where none is given."""
@@ -120,10 +120,10 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def missing(session: SparkSession) -> dict[str, str]:
-    """The settings that forebay wants and that a session leaves unset."""
-    given = dict(session.sparkContext.getConf().getAll())
-    needed = {name: value for name, value in wanted(given).items() if name != PATH}  # which is a path of this machine
-    return {name: value for name, value in needed.items() if session.conf.get(name, None) is None}
+    """The settings that forebay wants and that a session leaves unset, but for `PATH`, which is of this machine."""
+    settings = wanted(dict(session.sparkContext.getConf().getAll()))
+    settings.pop(PATH, None)
+    return {name: value for name, value in settings.items() if session.conf.get(name, None) is None}
 
 
 def is_local(master: str) -> bool:
