@@ -14,8 +14,7 @@ PATIENT := -o faulthandler_timeout=3600
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/ready  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
-	@echo "compiling, once on this machine:" && $(BIN)/forebay warmup
+demo: $(VENV)/warm  ## stream a year of flights through two queries; prints tables, writes demo/flights.png
 	@$(BIN)/python examples/flights.py
 
 demo-fraud: $(VENV)/ready  ## find planted card fraud, transaction by transaction; prints a table, writes demo/fraud/fraud.png
@@ -68,14 +67,14 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/ready  ## the test suite (12 to 20 minutes)
+test: $(VENV)/warm  ## the test suite (12 to 20 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 3 --dist worksteal
 
-test-all: $(VENV)/ready  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
+test-all: $(VENV)/warm  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "not seeds and (not cluster or not slow)" -n 2 --dist worksteal
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "cluster and slow and not seeds"
 
-test-seeds: $(VENV)/ready  ## a hundred seeded runs: processes killed at random, hosts killed and cut off in handovers (90 minutes)
+test-seeds: $(VENV)/warm  ## a hundred seeded runs: processes killed at random, hosts killed and cut off in handovers (90 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "seeds"
 
 test-random: $(VENV)/ready  ## the property tests with other examples each time, and more of them
@@ -104,4 +103,8 @@ clean:  ## remove what was made
 
 $(VENV)/ready: pyproject.toml requirements.lock
 	@sh scripts/setup.sh $(VENV)
+	@touch $@
+
+$(VENV)/warm: $(VENV)/ready
+	@echo "compiling, and keeping Spark's classes, once on this machine:" && $(BIN)/forebay warmup
 	@touch $@

@@ -2,11 +2,13 @@
 
     python benchmarks/latency.py            # 20 minutes
     python benchmarks/latency.py --quick    # 5 minutes, fewer sizes and micro-batches
+    python benchmarks/latency.py --cold     # only the start of a process
 
 Medians of the times of micro-batches (Spark's ``triggerExecution``), by rows in a micro-batch, by state partitions, and by
 operators in a chain, of tumbling medians and counts of 10 seconds; the two engines take turns, so that both meet the same
-machine. Then the first micro-batch of a process, in processes of their own. State is in RocksDB, results go to Spark's noop
-sink. Tables go to ``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
+machine. Then the start of a process, in processes of their own: the first micro-batches, and the time until the first one
+has ended; with Spark's classes as ``forebay warmup`` keeps them, and read anew (``--cold``: only that). State is in RocksDB,
+results go to Spark's noop sink. Tables go to ``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from session import spark_session
 
 import forebay as fb
+from forebay.spark.driver.shared_classes import OPTIONS
 from race import BENCH, ROOT
 
 ENGINES = ("forebay", "spark")
@@ -63,15 +67,15 @@ def chained(spark: SparkSession, engine: str, function: str, data: Path, operato
     """So many operators, each over the results of the one before."""
     source = spark.readStream.schema("ts timestamp, key long, x double").option("maxFilesPerTrigger", 1)
     found = source.parquet(str(data / "*.parquet")).withWatermark("ts", "1 second")
-    time = "ts"
+    at = "ts"
     for _ in range(operators):
         if engine == "forebay":
             aggregate = fb.median("x") if function == "median" else fb.count("*")
-            found = fb.groupBy(found, fb.window(time, "10 seconds"), "key").agg(aggregate.alias("x"))
+            found = fb.groupBy(found, fb.window(at, "10 seconds"), "key").agg(aggregate.alias("x"))
         else:
             aggregate = F.percentile("x", 0.5) if function == "median" else F.count("*")
-            found = found.groupBy(F.window(time, "10 seconds"), "key").agg(aggregate.alias("x"))
-        found, time = found.select(F.window_time("window").alias("at"), "key", F.col("x").cast("double").alias("x")), "at"
+            found = found.groupBy(F.window(at, "10 seconds"), "key").agg(aggregate.alias("x"))
+        found, at = found.select(F.window_time("window").alias("at"), "key", F.col("x").cast("double").alias("x")), "at"
     return found
 
 
@@ -105,29 +109,43 @@ def compared(spark: SparkSession, function: str, data: Path, operators: int, rou
 
 
 def first(engine: str, function: str) -> None:
-    """In a process of its own: the first micro-batch of a session, and the one after it; prints both."""
+    """In a process of its own: how long the first two micro-batches took, and when the first one ended; prints all."""
     spark = spark_session()
-    times = durations(chained(spark, engine, function, written(1000, 20), 1))
-    print(json.dumps([each["triggerExecution"] for each in times[:2]]))
+    df = chained(spark, engine, function, written(1000, 20), 1)
+    with tempfile.TemporaryDirectory() as directory:
+        query = df.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True).start()
+        while query.lastProgress is None:
+            time.sleep(0.01)
+        ended = time.time()
+        query.awaitTermination()
+        print(json.dumps([*(batch.durationMs["triggerExecution"] / 1000 for batch in query.recentProgress[:2]), ended]))
     spark.stop()
+
+
+def started(engine: str, function: str, *, kept: bool) -> list[float]:
+    """Seconds: of the first two micro-batches of a process, and from its start to the end of the first."""
+    command = [sys.executable, __file__, "--first", engine, function]
+    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--conf {OPTIONS}=-Xshare:auto pyspark-shell"}
+    began = time.time()
+    ended = subprocess.run(
+        command, env=None if kept else env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
+    )
+    *batches, at = json.loads(ended.stdout.splitlines()[-1])
+    return [*batches, at - began]
 
 
 def cold(rounds: int) -> list[dict[str, object]]:
     rows = []
-    for function in ("median", "count"):
-        found: dict[str, list[list[int]]] = {engine: [] for engine in ENGINES}
+    for function, kept in (("median", True), ("count", True), ("median", False)):
+        found: dict[str, list[list[float]]] = {engine: [] for engine in ENGINES}
         for _ in range(rounds):
             for engine in ENGINES:
-                command = [sys.executable, __file__, "--first", engine, function]
-                output = subprocess.run(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
-                ).stdout
-                found[engine].append(json.loads(output.splitlines()[-1]))
+                found[engine].append(started(engine, function, kept=kept))
         told = {engine: [statistics.median(times) for times in zip(*found[engine], strict=True)] for engine in ENGINES}
-        for place, name in enumerate(("first", "second")):
-            mine, theirs = (told[engine][place] / 1000 for engine in ENGINES)
-            row = {"aggregate": function, "micro-batch": name, "forebay s": round(mine, 2), "Spark s": round(theirs, 2)}
-            rows.append({**row, "ratio": round(mine / theirs, 2)})
+        for place, name in enumerate(("first micro-batch", "second micro-batch", "from the start to the end of the first")):
+            mine, theirs = (told[engine][place] for engine in ENGINES)
+            row = {"aggregate": function, "Spark's classes": "kept" if kept else "read", "what": name}
+            rows.append({**row, "forebay s": round(mine, 2), "Spark s": round(theirs, 2), "ratio": round(mine / theirs, 2)})
             print(rows[-1], flush=True)
     return rows
 
@@ -159,12 +177,14 @@ def warm(*, quick: bool) -> dict[str, list[dict[str, object]]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--first", nargs=2, metavar=("ENGINE", "AGGREGATE"))
     arguments = parser.parse_args()
     if arguments.first:
         first(*arguments.first)
         return
-    tables = {**warm(quick=arguments.quick), "cold": cold(1 if arguments.quick else 3)}
+    tables = {} if arguments.cold else warm(quick=arguments.quick)
+    tables["cold"] = cold(1 if arguments.quick else 3)
     for name, rows in tables.items():
         table = pl.DataFrame(rows)
         table.write_csv(BENCH / f"latency-{name}.csv")

@@ -29,6 +29,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import forebay as fb
+from forebay.spark.driver import shared_classes
 
 MARK = "FOREBAY_TEST_HOST"
 PATIENCE = 600
@@ -37,8 +38,12 @@ PATIENCE = 600
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """To compile well takes longer than a test, and many collectors of garbage more processors than there are."""
 
+SHARED = shared_classes.options() or ""
+"""A host's processes have the same jars and the same Java here."""
+
 CONF = {
     "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.defaultJavaOptions": SHARED,
     "spark.executor.extraJavaOptions": SHORT_LIVED,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -179,7 +184,7 @@ class Cluster:
             **os.environ,
             "SPARK_LOCAL_IP": address,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Dspark.decommission.enabled=true",
+            "SPARK_DAEMON_JAVA_OPTS": f"{SHARED} {SHORT_LIVED} -Dspark.decommission.enabled=true",
             MARK: f"{self.directory}/{i}",
             **env,
         }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
+
+from forebay.caches import private_directory
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -61,7 +61,7 @@ def in_turn() -> Iterator[None]:
     ...     import forebay.aggregates.sorting
     """
     try:
-        lock = os.open(f"{_private_directory()}/turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(f"{private_directory()}/turn", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:  # each compiles for itself
         yield
         return
@@ -77,24 +77,14 @@ def in_turn() -> Iterator[None]:
 
 
 def _compiled(function: Callable[..., Any]) -> Any:
-    for directory in (None, _private_directory):
+    for directory in (None, private_directory):
         before = numba.config.CACHE_DIR
         try:
             if directory is not None:
-                numba.config.CACHE_DIR = directory()
+                numba.config.CACHE_DIR = str(directory())
             return numba.njit(cache=True, nogil=True)(function)
         except (RuntimeError, OSError):  # numba has found no place to keep it; or there is no private directory
             continue
         finally:
             numba.config.CACHE_DIR = before
     return numba.njit(nogil=True)(function)
-
-
-def _private_directory() -> str:
-    """A directory that no other user can have put anything into: what is kept there is run."""
-    path = Path(tempfile.gettempdir()) / f"forebay-compiled-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{path} is not a directory of this user alone")
-    return str(path)

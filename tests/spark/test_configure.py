@@ -13,7 +13,7 @@ from streams import generate
 
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark.driver import checkpoint, conf, configure
+from forebay.spark.driver import checkpoint, conf, configure, shared_classes
 from forebay.spark.driver.configure import (
     CHANGELOG,
     DAEMON,
@@ -38,6 +38,7 @@ def fresh(monkeypatch, tmp_path):
     """A process that has neither a JVM nor a session yet, nor settings of its machine."""
     monkeypatch.setattr(configure.SparkContext, "_jvm", None)
     monkeypatch.setattr(configure.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(shared_classes, "options", lambda: None)
     monkeypatch.setenv("PYSPARK_PYTHON", os.environ.get("PYSPARK_PYTHON", sys.executable))  # it is undone
     for name in ("MASTER", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""``forebay warmup``: what workers would compile in the first micro-batches is compiled ahead."""
+"""``forebay warmup``: what workers would compile, and Java load, in the first micro-batches is done ahead."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from forebay.cli.terminal import console, errors
 
 
 def warmup() -> None:
-    """Compile the loops of all operators and keep them, as the user and on the machine that will run the workers.
+    """Compile the loops of all operators and keep them, and keep Spark's classes as Java has them in memory (200 MB).
 
-    In an image, run it in the last step, as the user of the workers.
+    Run it on the machine and as the user of the workers and the driver; in an image, in the last step.
     """
     from forebay import compiling
     from forebay.engine.rehearsal import rehearse
+    from forebay.spark.driver import shared_classes
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         for name in rehearse(Path(directory)):
             console.print(f"{time.perf_counter() - began:6.1f} s  {name}")
     places = compiling.kept()
+    try:
+        places.add(shared_classes.kept() or shared_classes.make())
+        console.print(f"{time.perf_counter() - began:6.1f} s  classes of Spark")
+    except shared_classes.NoSharedClasses as error:  # sessions start without
+        errors.print(f"[yellow]warning:[/yellow] {escape(str(error))}", soft_wrap=True)
     for place in sorted(place for place in places if place is not None):
         console.print(f"kept in {escape(str(place))}", soft_wrap=True)
     if None in places:

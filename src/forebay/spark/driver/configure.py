@@ -20,6 +20,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from forebay.errors import UnsupportedConfiguration
+from forebay.spark.driver import shared_classes
 from forebay.spark.worker import site
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -87,6 +88,10 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     for name, value in wanted(given).items():
         if name not in given:
             builder.config(name, value)
+    if _starts_java() and shared_classes.OPTIONS not in given:
+        options = shared_classes.options()
+        if options is not None:
+            builder.config(shared_classes.OPTIONS, options)
     master = given.get("spark.master", LOCAL)
     if tries_again(master) and given.get(LOGS) == RENAMING and _is_left_over(LOGS, builder):
         builder.config(LOGS, USUAL)
@@ -134,6 +139,11 @@ def is_local(master: str) -> bool:
 def tries_again(master: str) -> bool:
     """Whether tasks that fail are tried again: in local mode they are if the master has a number for that."""
     return not is_local(master) or "," in master
+
+
+def _starts_java() -> bool:
+    """Whether pyspark will start the driver's Java: it may run already, by an earlier session or by ``spark-submit``."""
+    return SparkContext._jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ
 
 
 def _is_left_over(name: str, builder: SparkSession.Builder) -> bool:

@@ -1,0 +1,56 @@
+"""A program that runs small queries, so that its Java has loaded what sessions load: see `shared_classes`.
+
+python -m forebay.spark.driver.loaded_classes FILE
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import forebay as fb
+from forebay.spark.driver.shared_classes import OPTIONS
+
+
+def main() -> None:
+    """Run the queries; Java writes the file when the session has ended."""
+    builder = fb.configure(SparkSession.builder.master("local[2]"))
+    written = f"-XX:ArchiveClassesAtExit={sys.argv[1]}"
+    spark = builder.config(OPTIONS, written).config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    with tempfile.TemporaryDirectory() as directory:
+        run(spark, Path(directory))
+    spark.stop()
+    gateway.shutdown()
+    java = gateway.proc
+    java.stdin.close()
+    sys.exit(java.wait())
+
+
+def run(spark: SparkSession, directory: Path) -> None:
+    """Read and write, with Spark's own operators and with forebay's."""
+    rows = spark.range(40).select(F.timestamp_seconds("id").alias("ts"), (F.col("id") % 3).alias("k"), F.rand(1).alias("x"))
+    for name in ("parquet", "json"):
+        rows.repartition(2).write.format(name).save(str(directory / name))
+    rows.join(rows.groupBy("k").agg(F.sum("x").alias("all")), "k").orderBy("ts").toPandas()
+    source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
+    stream = source.parquet(str(directory / "parquet")).withWatermark("ts", "1 second")
+    _stream(stream.groupBy(F.window("ts", "5 seconds"), "k").count(), directory / "counts", "noop")
+    windows = fb.groupBy(stream, fb.window("ts", "5 seconds"), "k").agg(fb.median("x").alias("x"))
+    _stream(windows, directory / "medians", "parquet")
+    spark.read.parquet(str(directory / "medians" / "out")).show()
+
+
+def _stream(results: DataFrame, directory: Path, sink: str) -> None:
+    writer = results.writeStream.format(sink).option("checkpointLocation", str(directory / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(directory / "out")).awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

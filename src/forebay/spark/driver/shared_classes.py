@@ -1,0 +1,104 @@
+"""Spark's classes, kept in a file as a Java virtual machine has them in memory, for those that start later.
+
+To read, check and lay out some ten thousand classes is half of what the start of a session and its first query take. Java
+calls it class data sharing to keep the outcome, and looks itself whether a file is of the same Java and the same jars: where
+it is not, the virtual machine starts as if there were none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.find_spark_home import _find_spark_home
+
+from forebay.caches import private_directory
+from forebay.errors import ForebayError
+
+OPTIONS = "spark.driver.defaultJavaOptions"
+"""The setting by which `configure` has a driver use the file. What users set of Java is in another one, and counts more."""
+
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""A file that does not fit is no news for anybody: the classes are read as usual."""
+
+
+class NoSharedClasses(ForebayError):
+    """Java has not written the file."""
+
+
+def options() -> str | None:
+    """The options by which a virtual machine uses the file; None if there is none."""
+    path = kept()
+    return None if path is None else f'"-XX:SharedArchiveFile={path}" {QUIET}'
+
+
+def kept() -> Path | None:
+    """The file of this Java and this Spark."""
+    for directory in _directories():
+        for path in directory.glob(f"{_stem()}-*.jsa"):
+            with contextlib.suppress(OSError):  # another process may just make a new one
+                if path.stem == f"{_stem()}-{path.stat().st_size}":  # a virtual machine would die of a part of it
+                    return path
+    return None
+
+
+def make() -> Path:
+    """Run queries in a process of its own, and have its Java write the file when it ends.
+
+    Raises
+    ------
+    NoSharedClasses
+        If Java is too old for it or cannot write the file.
+    """
+    for directory in _directories():
+        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=_made(directory), prefix="classes-") as place:
+            new = _written(Path(place, "new.jsa"))
+            for old in directory.glob(f"{_stem()}-*.jsa"):
+                old.unlink()
+            return new.rename(directory / f"{_stem()}-{new.stat().st_size}.jsa")
+    raise NoSharedClasses(
+        "nowhere can Spark's classes be kept, so each session reads them anew. Let this user write to the package, to its "
+        "home or to TMPDIR."
+    )
+
+
+def _written(path: Path) -> Path:
+    program = [sys.executable, "-m", "forebay.spark.driver.loaded_classes", str(path)]
+    ended = subprocess.run(program, cwd=path.parent, capture_output=True, text=True, check=False)  # noqa: S603
+    if ended.returncode or not path.is_file():
+        said = f"{ended.stdout[-500:]}{ended.stderr[-1500:]}".strip()
+        raise NoSharedClasses(
+            "Java has not kept Spark's classes, so each session reads them anew. It cannot where Spark's directory of "
+            f"settings (SPARK_CONF_DIR, or conf) has files in it, since that is on the path of classes. It said last: {said}"
+        )
+    return path
+
+
+def _directories() -> Iterator[Path]:
+    """Where the file may be, as for compiled code: with the package, with the user, and for this user alone."""
+    yield Path(__file__).parent / "__pycache__"
+    with contextlib.suppress(RuntimeError):  # there is no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "forebay")
+    with contextlib.suppress(OSError):
+        yield private_directory()
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _stem() -> str:
+    """A name that another Java, or another Spark, does not have."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(Path(home, "bin", "java") if home else "java")
+    of = [path.resolve() for path in (Path(java or "java"), Path(_find_spark_home(), "jars"))]
+    told = [f"{path} {path.stat().st_mtime_ns if path.exists() else 0}" for path in of]
+    return f"spark-{hashlib.sha256(' '.join(told).encode()).hexdigest()[:16]}"
