@@ -81,6 +81,22 @@ def test_an_error_is_one_line():
     assert not done.stdout
 
 
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        (f"/{'long' * 80}", "File name too long"),  # which no error of forebay tells
+        ("s3://?region=eu-west-1", "state cannot be kept at s3://: it names no bucket"),
+    ],
+)
+def test_a_place_without_state_is_one_line(location, message):
+    program = [sys.executable, "-c", "from forebay.cli.app import main; main()"]
+    done = subprocess.run([*program, "state", "list", location], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_version():
     result = CliRunner().invoke(app.app, ["--version"])
     assert result.exit_code == 0

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as F
 
 import forebay as fb
@@ -344,6 +345,33 @@ def test_a_state_directory_that_cannot_be_written(spark, df, directory, error):
             hourly(df).agg(fb.count("*"))
     finally:
         spark.conf.unset("spark.forebay.stateDirectory")
+
+
+def test_a_directory_of_workers_that_cannot_be_made(spark, tmp_path):
+    (tmp_path / "file").touch()
+    batch = spark.range(3).select(F.timestamp_seconds("id").alias("ts"))
+    spark.conf.set("spark.forebay.localDirectory", f"{tmp_path}/file/below")
+    try:
+        with pytest.raises(
+            PySparkException, match=r"StateDirectoryError: cannot make a directory in .*/file/below: Not a dir"
+        ):
+            fb.groupBy(batch, fb.window("ts", "1 hour")).agg(fb.count("*")).collect()
+    finally:
+        spark.conf.unset("spark.forebay.localDirectory")
+
+
+def test_a_local_directory_that_the_driver_cannot_look_into(spark, tmp_path):
+    spark.conf.set("spark.forebay.localDirectory", f"{tmp_path}/{'long' * 80}")
+    rates = (
+        spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load().withWatermark("timestamp", "1 minute")
+    )
+    try:
+        writer = hourly(rates).agg(fb.count("*")).writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/ck")
+        query = writer.trigger(availableNow=True).start()
+        with pytest.raises(StreamingQueryException, match=r"StateDirectoryError: .*File name too long.* Committed state is"):
+            query.awaitTermination()
+    finally:
+        spark.conf.unset("spark.forebay.localDirectory")
 
 
 @pytest.mark.parametrize(

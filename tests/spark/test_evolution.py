@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from streams import assert_same, generate, oracle
 
 import forebay as fb
-from forebay.errors import CorruptState, InvalidArgument
+from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
 from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
@@ -317,6 +317,10 @@ def test_forms_of_a_query_are_kept_in_order_and_a_damaged_one_is_refused(tmp_pat
     described = tmp_path / name / "layout.json"
     described.write_text(described.read_text().replace("int", "string"))
     with pytest.raises(CorruptState, match=r"layout.json .* cannot be read: its content is not that of its name"):
+        history_of(root, name)
+    described.unlink()
+    described.symlink_to(described)  # a circle
+    with pytest.raises(StateDirectoryError, match=rf"cannot read {described}: Too many levels"):
         history_of(root, name)
 
 

@@ -1,5 +1,6 @@
 """A stopped query gets another number of state partitions, and goes on as if it had always had them."""
 
+import fcntl
 import functools
 import os
 import shutil
@@ -18,6 +19,8 @@ from test_recovery import flipped, push_watermark, run
 
 import forebay as fb
 from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration, VersionNotFound
+from forebay.spark.driver import checkpoint_lock
+from forebay.spark.driver.configure import LOGS, RENAMING, USUAL
 
 DELAY = "10 minutes"
 
@@ -179,6 +182,13 @@ def test_what_is_refused(spark, stream, tmp_path):
     finally:
         running.stop()
     there = sorted(path for path in checkpoint.rglob("*") if path.is_file())
+    for place in ("", None, 5):
+        with pytest.raises(InvalidArgument, match=f"checkpointLocation is {place!r}"):
+            fb.rescale(place, 4)
+    with pytest.raises(InvalidArgument, match=r"Spark finds no way to nowhere://x/y: No FileSystem"):
+        fb.rescale("nowhere://x/y", 4)
+    with pytest.raises(UnsupportedConfiguration, match="Move it to a path that needs no escapes"):
+        fb.rescale(tmp_path / "two words", 4)
     for number in (0, 3, 16, "4"):
         with pytest.raises(InvalidArgument, match=f"partitions is '?{number}'?"):
             fb.rescale(str(checkpoint), number)
@@ -197,6 +207,50 @@ def test_what_is_refused(spark, stream, tmp_path):
     (tmp_path / "commit").rename(commit)
     assert there == sorted(path for path in checkpoint.rglob("*") if path.is_file())
     fb.rescale(str(checkpoint), 2)  # which it has
+
+
+RUNNING = """
+import sys
+from forebay.spark.driver import checkpoint_lock
+checkpoint_lock.take("query", sys.argv[1], alone=sys.argv[2] == "alone")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("alone", ["alone", "beside others"])
+def test_a_query_of_another_process_that_waits_for_rows_is_not_rescaled(stream, tmp_path, monkeypatch, alone):
+    monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    arrive(1)
+    checkpoint = tmp_path / "ck"
+    run(operators(df)["tumbling"], checkpoint)
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNING, checkpoint, alone], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UnsupportedConfiguration, match="runs in another process"):
+            fb.rescale(checkpoint, 4)
+        other.stdin.close()
+    fb.rescale(checkpoint, 4)
+
+
+@pytest.mark.parametrize("manager", [RENAMING, USUAL])
+def test_a_query_that_runs_keeps_others_from_a_rescale(spark, stream, tmp_path, manager):
+    df, arrive = a_file_at_a_time(stream, tmp_path)
+    arrive(1)
+    writer = operators(df)["tumbling"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+    spark.conf.set(LOGS, manager)
+    try:
+        running = writer.start()
+        running.processAllAvailable()
+    finally:
+        spark.conf.set(LOGS, RENAMING)
+    with (tmp_path / "ck" / "metadata").open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        running.stop()
+        fcntl.flock(file, fcntl.LOCK_EX)  # the listener lets go a moment later
 
 
 _UNSET = "virtualNodes: the checkpoint was begun without it, the query now has 8; unset spark.forebay.virtualNodes"

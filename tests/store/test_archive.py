@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from forebay.errors import CorruptState, StateDirectoryError, UnsupportedConfiguration, VersionNotFound
+from forebay.errors import CorruptState, ForebayError, StateDirectoryError, UnsupportedConfiguration, VersionNotFound
 from forebay.store import remote_archive
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive, archive_at
@@ -91,6 +91,31 @@ def test_damage_is_mended(tmp_path, archive):
                 path.write_bytes(damage)
             assert numbers_in(lists(tmp_path / "here", version, archive)) == list(range(100))
             assert path.read_bytes() == whole
+
+
+def test_what_cannot_be_read_is_mended(tmp_path, archive):
+    store = lists(tmp_path / "here", None, archive)
+    version = commit(store, *range(100))
+    for path in sorted((tmp_path / "here").iterdir()):
+        whole = path.read_bytes()
+        path.unlink()
+        path.symlink_to(path)  # a circle
+        assert numbers_in(lists(tmp_path / "here", version, archive)) == list(range(100))
+        assert path.read_bytes() == whole
+
+
+def test_what_cannot_be_read_anywhere_is_not_called_missing(tmp_path):
+    """An operator who reads that a version is gone starts anew; and an error tells of the ones before it."""
+    archive = MountedArchive(tmp_path / "safe")
+    version = commit(lists(tmp_path / "here", None, archive), *range(100))
+    for path in sorted((tmp_path / "safe").iterdir(), key=lambda path: path.suffix):  # the manifest last
+        (tmp_path / "here" / path.name).unlink()
+        path.unlink()
+        path.symlink_to(path)
+        with pytest.raises(StateDirectoryError, match=f"cannot read {path}: Too many levels") as raised:
+            numbers_in(lists(tmp_path / "here", version, archive))
+        assert raised.value.__cause__ is raised.value.__context__
+        assert not isinstance(raised.value.__cause__, ForebayError)
 
 
 def test_what_is_damaged_everywhere_is_an_error(tmp_path, archive):

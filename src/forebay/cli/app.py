@@ -51,6 +51,6 @@ def main() -> None:
     sys.path.append("")  # whatever the directory is then, even none that is left
     try:
         app()
-    except ForebayError as error:
+    except (ForebayError, OSError) as error:
         errors.print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from error

@@ -250,7 +250,7 @@ class Holdings:
     def use(self, instance: str) -> None:
         """Begin to use what there is of an instance: it is not swept from now on. Waits for a sweep that is going on."""
         directory = self.directory(instance)
-        with contextlib.suppress(FileNotFoundError):  # there is nothing to sweep
+        with reported("use", directory), contextlib.suppress(FileNotFoundError):  # there is nothing to sweep
             if time.time() - directory.stat().st_mtime > KEPT_SECONDS / 2:
                 descriptor = self._lock_file(instance.partition("/")[0])
                 try:

@@ -266,9 +266,7 @@ def read(root: Root, name: str) -> Layout:
 def _parsed(root: Root, path: str) -> Layout:
     try:
         layout: Layout = json.loads(root.safe.read(path))
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise _unreadable(root, path, error) from error
     return layout
 

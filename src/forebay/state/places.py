@@ -22,6 +22,7 @@ from forebay.errors import UnsupportedConfiguration
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.store.archive import Archive, MountedArchive, archive_at
+from forebay.store.disk import reported
 
 DIRECTORY = "forebay"
 
@@ -115,8 +116,9 @@ class Place:
 
     def scratch(self) -> tempfile.TemporaryDirectory[str]:
         """A directory of this node for what ends with a task."""
-        self._disk.mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryDirectory(prefix=f"{DIRECTORY}-", dir=self._disk)
+        with reported("make a directory in", self._disk):
+            self._disk.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix=f"{DIRECTORY}-", dir=self._disk)
 
     def _node(self, what: str) -> Path:
         """A directory of this node and user alone."""
@@ -162,7 +164,9 @@ def local_path(location: str) -> Path | None:
 
 def path_of(location: str) -> Path | None:
     """The same for a location that a user has given on the command line, where a path may be relative."""
-    return local_path(location if ":" in location else str(Path(location).absolute()))
+    if ":" in location:
+        return local_path(location)
+    return Path(os.path.normpath(Path(location).absolute()))  # Spark takes ".." by its name, whatever links there are
 
 
 _swept: dict[Path, float] = {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from forebay.store.disk import LOCAL, Disk
+from forebay.store.disk import LOCAL, Disk, unreadable
 
 
 class Archive(Protocol):
@@ -90,7 +90,7 @@ class MountedArchive:
         self._disk.sync_directory(self._path)
 
     def download(self, name: str, directory: Path) -> int:
-        data = (self._path / name).read_bytes()
+        data = self.read(name)
         self._disk.make_directory(directory)
         self._disk.publish(directory / name, data)
         return len(data)
@@ -100,7 +100,13 @@ class MountedArchive:
         self._disk.publish(self._path / name, data)
 
     def read(self, name: str) -> bytes:
-        return (self._path / name).read_bytes()
+        path = self._path / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unreadable(path, error) from error
 
     def names(self) -> dict[str, float]:
         found = {}

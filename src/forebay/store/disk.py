@@ -50,8 +50,9 @@ class Disk:
 
     def make_directory(self, path: Path) -> None:
         """Make a private, durable directory, and those above it that are missing."""
-        if path.is_dir():
-            return
+        with reported("create the state directory", path):
+            if path.is_dir():
+                return
         self.make_directory(path.parent)
         with reported("create the state directory", path):
             path.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)

@@ -184,11 +184,9 @@ class ExtentLog(Groups):
                 yield from groups[group]
 
     def _manifest(self, version: Version) -> Manifest:
-        if self._archive is None:
-            return manifests.read(self._directory, version)
-        try:
-            return manifests.read(self._directory, version)
-        except (VersionNotFound, CorruptState):
+        if self._archive is not None:
+            with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
+                return manifests.read(self._directory, version)
             self._fetch(filenames.manifest(version))
         return manifests.read(self._directory, version)
 

@@ -43,6 +43,8 @@ def open_at(location: str) -> RemoteArchive:
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).replace(rest, shown.partition(":")[2])
         raise UnsupportedConfiguration(f"state cannot be kept at {shown}: {reason}") from None
+    if filesystem.type_name in _OBJECT_STORES and not path.strip("/"):
+        raise UnsupportedConfiguration(f"state cannot be kept at {shown}: it names no bucket")
     return RemoteArchive(filesystem, path.rstrip("/"), scheme)
 
 

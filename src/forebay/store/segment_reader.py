@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.errors import CorruptState
+from forebay.errors import CorruptState, StateDirectoryError
 from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
@@ -76,12 +77,11 @@ class SegmentReader:
             os.close(source)
 
     def _mapped(self) -> pa.Buffer:
-        try:
-            return self._whole()
-        except CorruptState:
-            if self._fetch is None:
-                raise
+        if self._fetch is not None:
+            with contextlib.suppress(CorruptState, StateDirectoryError):
+                return self._whole()
             return self._fetched()
+        return self._whole()
 
     def _fetched(self) -> pa.Buffer:
         """The file as the archive has it. What was read from a damaged one stays mapped for those that have it."""

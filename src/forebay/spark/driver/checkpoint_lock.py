@@ -1,4 +1,7 @@
-"""One driver at a time for a checkpoint on a local disk: forebay removes there what others seem to have left half done."""
+"""One driver at a time for a checkpoint on a local disk: forebay removes there what others seem to have left half done.
+
+Drivers that remove nothing may be several, of which Spark lets one go on; none of them may be there in a rescale.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 
 from forebay.errors import UnsupportedConfiguration
 from forebay.state.places import local_path
@@ -16,8 +20,8 @@ WAITED_SECONDS = 5.0
 _locks: dict[str, int] = {}
 
 
-def take(query: str, location: str) -> None:
-    """Have no other process start a query until `release`, where its checkpoint is a local directory that can be locked.
+def take(query: str, location: str, *, alone: bool = True) -> None:
+    """Have no other process take a query alone until `release`, where its checkpoint is a local directory with locks.
 
     What is locked is the file of the checkpoint that has the query's id. A lock ends with the process.
 
@@ -27,11 +31,13 @@ def take(query: str, location: str) -> None:
         The query's id.
     location : str
         Its checkpoint location.
+    alone : bool
+        Whether no other process may take it at all.
 
     Raises
     ------
     UnsupportedConfiguration
-        If the query runs in another process.
+        If another process has taken the query, by running it or rescaling it.
     """
     path = local_path(location)
     if path is None or query in _locks:
@@ -41,12 +47,12 @@ def take(query: str, location: str) -> None:
     except OSError:  # Spark says what is wrong with its checkpoint
         return
     end = time.monotonic() + WAITED_SECONDS
-    while not _locked(descriptor):
+    while not _locked(descriptor, fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
         if time.monotonic() > end:
             os.close(descriptor)
             raise UnsupportedConfiguration(
                 f"the query with the checkpoint at {location} runs in another process, whose state would be damaged. Stop "
-                "it there, or end that process; or start this query with a checkpoint location of its own."
+                "it there, or end that process. A query that is to run beside it needs a checkpoint location of its own."
             )
         time.sleep(0.1)
     _locks[query] = descriptor
@@ -61,10 +67,22 @@ def release(query: str) -> None:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool:
+@contextlib.contextmanager
+def taken(query: str, location: str) -> Iterator[None]:
+    """`take` a query alone for a block."""
+    had = query in _locks
+    take(query, location)
+    try:
+        yield
+    finally:
+        if not had:
+            release(query)
+
+
+def _locked(descriptor: int, lock: int) -> bool:
     """Lock a file, if no other process has; on a file system that has no locks nobody has."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, lock | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
-from forebay.errors import ForebayError, UnsupportedConfiguration
+from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
 from forebay.spark.driver import checkpoint, checkpoint_lock, metrics, replicas, sizes
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.checkpoint import Logs
@@ -102,8 +102,9 @@ class _Listener(StreamingQueryListener):
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
             logs.require_no_rescale(location)
-            if session.conf.get(LOGS, None) == RENAMING:
-                checkpoint_lock.take(str(query.id), location)
+            removes = session.conf.get(LOGS, None) == RENAMING
+            checkpoint_lock.take(str(query.id), location, alone=removes)
+            if removes:
                 checkpoint.replace_uncommitted(location, session.sparkContext.master or "", logs)
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
@@ -121,6 +122,12 @@ class _Listener(StreamingQueryListener):
                     Policies(handover(query), root, acting=Conf.of(session).handover == "auto").start()
         except ForebayError as error:  # for the first task to raise
             conf.set(REFUSED, f"{type(error).__name__}: {error}")
+        except OSError as error:
+            text = (
+                f"cannot reach the state of the query: {error}. Committed state is intact; make what is named exist, be "
+                "readable and be writable for Spark's driver and workers, then start the query again."
+            )
+            conf.set(REFUSED, f"{StateDirectoryError.__name__}: {text}")
         except Exception as error:
             text = f"forebay could not prepare the query: {type(error).__name__}: {error}"
             conf.set(REFUSED, f"{UnsupportedConfiguration.__name__}: {text}")

@@ -13,13 +13,16 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import forebay as fb
+from forebay.aggregates.functions import median
+from forebay.spark.driver.configure import configure
+from forebay.spark.driver.groupby import groupBy
 from forebay.spark.driver.shared_classes import OPTIONS
+from forebay.spark.driver.windows import window
 
 
 def main() -> None:
     """Run the queries; Java writes the file when the session has ended."""
-    builder = fb.configure(SparkSession.builder.master("local[2]"))
+    builder = configure(SparkSession.builder.master("local[2]"))
     written = f"-XX:ArchiveClassesAtExit={sys.argv[1]}"
     spark = builder.config(OPTIONS, written).config("spark.ui.showConsoleProgress", "false").getOrCreate()
     gateway = SparkContext._gateway
@@ -42,8 +45,8 @@ def run(spark: SparkSession, directory: Path) -> None:
     source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
     stream = source.parquet(str(directory / "parquet")).withWatermark("ts", "1 second")
     _stream(stream.groupBy(F.window("ts", "5 seconds"), "k").count(), directory / "counts", "noop")
-    windows = fb.groupBy(stream, fb.window("ts", "5 seconds"), "k").agg(fb.median("x").alias("x"))
-    _stream(windows, directory / "medians", "parquet")
+    medians = groupBy(stream, window("ts", "5 seconds"), "k").agg(median("x").alias("x"))
+    _stream(medians, directory / "medians", "parquet")
     spark.read.parquet(str(directory / "medians" / "out")).show()
 
 

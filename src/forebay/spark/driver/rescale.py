@@ -7,6 +7,7 @@ the tokens name stay where they are.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration
+from forebay.spark.driver import checkpoint_lock
 from forebay.spark.driver.checkpoint import Logs, require_at_home
 from forebay.spark.driver.conf import Conf
 from forebay.spark.worker.operator import STATE
@@ -40,7 +42,7 @@ _MOVABLE = {
 """The stateful operators of Spark whose state Spark can rewrite, as the checkpoint names them."""
 
 
-def rescale(checkpointLocation: str, partitions: int) -> None:
+def rescale(checkpointLocation: str | os.PathLike[str], partitions: int) -> None:
     """Give a stopped query another number of state partitions. When it is started again, it goes on with its state.
 
     Tokens move, a line for each virtual node; the files of forebay's state do not. If the call is interrupted, the query
@@ -48,8 +50,9 @@ def rescale(checkpointLocation: str, partitions: int) -> None:
 
     Parameters
     ----------
-    checkpointLocation : str
-        The checkpoint location of the query. The query must be stopped, and its last micro-batch must have ended.
+    checkpointLocation : str or os.PathLike
+        The checkpoint location of the query; Spark cannot rescale one whose path has blanks, or other characters that URLs
+        escape. The query must be stopped, and its last micro-batch must have ended.
     partitions : int
         How many state partitions the query gets. It must divide the number of virtual nodes of every operator, which
         ``spark.forebay.virtualNodes`` has fixed when the query was started for the first time.
@@ -80,14 +83,24 @@ def rescale(checkpointLocation: str, partitions: int) -> None:
     >>> query.awaitTermination()
     >>> spark.conf.unset("spark.forebay.virtualNodes")
     """
-    from forebay.state import inspection  # imports polars
-
     session = SparkSession.getActiveSession()
     if session is None or not hasattr(session, "_jsparkSession"):
         raise UnsupportedConfiguration("fb.rescale needs a classic Spark session, and there is none. Make one first.")
     if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1:
         raise InvalidArgument(f"partitions is {partitions!r}; it must be a whole number of at least 1")
-    location, logs, query = _opened(session, checkpointLocation)
+    if not isinstance(checkpointLocation, str | os.PathLike) or not os.fspath(checkpointLocation):
+        raise InvalidArgument(f"checkpointLocation is {checkpointLocation!r}; it must be a path or a URL")
+    location, logs, query = _opened(session, os.fspath(checkpointLocation))
+    _require_stopped(session, location, logs, query, partitions)
+    with checkpoint_lock.taken(query, location):
+        _rescale(session, location, query, partitions)
+
+
+def _rescale(session: SparkSession, location: str, query: str, partitions: int) -> None:
+    """Have Spark rewrite the tokens of a query that nobody runs."""
+    from forebay.state import inspection  # imports polars
+
+    _, logs, _ = _opened(session, location)
     _require_stopped(session, location, logs, query, partitions)
     require_at_home(location)
     root = Conf.of(session).place.root(location, query)
@@ -106,7 +119,7 @@ def rescale(checkpointLocation: str, partitions: int) -> None:
         session._streamingCheckpointManager.repartition(location, partitions)
     except (Py4JJavaError, PySparkException) as error:
         cause = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
-        if _opened(session, checkpointLocation)[1].rescaling == partitions:
+        if _opened(session, location)[1].rescaling == partitions:
             raise UnsupportedConfiguration(
                 f"the rescale of {location} to {partitions} state partitions has begun and was not ended: {cause}\n"
                 "Remove the cause and make the same call again, in a session with the settings of the query."
@@ -134,6 +147,18 @@ def _opened(session: SparkSession, location: str) -> tuple[str, Logs, str]:
     spark: Any = session._jvm.org.apache.spark.sql.execution.streaming
     try:
         found = spark.utils.StreamingUtils.resolvedCheckpointLocation(session._jsc.hadoopConfiguration(), location)
+    except (Py4JJavaError, PySparkException) as error:
+        cause = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else error
+        raise InvalidArgument(
+            f"Spark finds no way to {location}: {cause}. Name the checkpoint location as the query does, in a session that "
+            "has the libraries and the settings of its file system."
+        ) from error
+    if "%" in found:
+        raise UnsupportedConfiguration(
+            f"Spark cannot rescale the checkpoint at {location}, though it can run a query there: its rescale takes for a "
+            f"path what is a URL, {found}. Move it to a path that needs no escapes, as blanks do (docs/operations.md)."
+        )
+    try:
         metadata = spark.runtime.StreamingQueryCheckpointMetadata(session._jsparkSession, found, True)
         logs = Logs(metadata.offsetLog(), metadata.commitLog())
         if logs.begun < 0:
