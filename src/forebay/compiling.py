@@ -37,6 +37,16 @@ kernels: dict[str, Any] = {}
 """What `compiled` has given to the modules that are loaded, by name."""
 
 
+def prepare() -> None:
+    """Have numba load what it needs to run any compiled function, which takes longer than most functions do.
+
+    Examples
+    --------
+    >>> prepare()
+    """
+    _nothing()
+
+
 def kept() -> set[Path | None]:
     """The directories in which what is compiled is kept; None is among them if something cannot be kept.
 
@@ -88,3 +98,8 @@ def _compiled(function: Callable[..., Any]) -> Any:
         finally:
             numba.config.CACHE_DIR = before
     return numba.njit(nogil=True)(function)
+
+
+@compiled
+def _nothing() -> None:
+    """What `prepare` runs."""

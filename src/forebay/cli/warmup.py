@@ -22,6 +22,7 @@ def warmup() -> None:
     from forebay.spark.driver import shared_classes
 
     began = time.perf_counter()
+    compiling.prepare()
     with tempfile.TemporaryDirectory() as directory:
         for name in rehearse(Path(directory)):
             console.print(f"{time.perf_counter() - began:6.1f} s  {name}")

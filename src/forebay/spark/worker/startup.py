@@ -34,6 +34,8 @@ def load_all() -> None:
     """Import what tasks of an operator need, before there is one."""
     for module in ("pandas", "forebay.engine.open", "forebay.spark.worker.operator", "forebay.spark.worker.pack"):
         importlib.import_module(module)
+    compiling = importlib.import_module("forebay.compiling")  # of which the driver's process loads nothing
+    compiling.prepare()
 
 
 def settle() -> None:
