@@ -48,3 +48,16 @@ def test_processes_that_compile_take_turns(tmp_path, monkeypatch):
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(1)
     assert other.communicate(timeout=60)[0] == "compiles\n"
+
+
+def test_a_daemon_loads_where_what_is_kept_is_damaged(tmp_path):
+    """The tasks that need it fail; those of others, which it forks too, need not."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    loads = [sys.executable, "-c", "from forebay.spark.worker import startup; startup.load_all()"]
+    subprocess.run(loads, env=environment, check=True)
+    kept = list(tmp_path.rglob("compiling._nothing*.nbi"))
+    assert len(kept) == 1
+    kept[0].write_bytes(b"")
+    broken = "from forebay import compiling; compiling.prepare()"
+    assert subprocess.run([sys.executable, "-c", broken], env=environment, capture_output=True, check=False).returncode
+    subprocess.run(loads, env=environment, check=True)

@@ -1,12 +1,12 @@
 """A stopped query gets another number of state partitions, and goes on as if it had always had them."""
 
-import fcntl
 import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from test_recovery import flipped, push_watermark, run
 import forebay as fb
 from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration, VersionNotFound
 from forebay.spark.driver import checkpoint_lock
-from forebay.spark.driver.configure import LOGS, RENAMING, USUAL
 
 DELAY = "10 minutes"
 
@@ -212,22 +211,20 @@ def test_what_is_refused(spark, stream, tmp_path):
 RUNNING = """
 import sys
 from forebay.spark.driver import checkpoint_lock
-checkpoint_lock.take("query", sys.argv[1], alone=sys.argv[2] == "alone")
+checkpoint_lock.take("query", sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("alone", ["alone", "beside others"])
-def test_a_query_of_another_process_that_waits_for_rows_is_not_rescaled(stream, tmp_path, monkeypatch, alone):
+def test_a_query_of_another_process_that_waits_for_rows_is_not_rescaled(stream, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
     df, arrive = a_file_at_a_time(stream, tmp_path)
     arrive(1)
     checkpoint = tmp_path / "ck"
     run(operators(df)["tumbling"], checkpoint)
-    with subprocess.Popen(
-        [sys.executable, "-c", RUNNING, checkpoint, alone], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as other:
+    running = [sys.executable, "-c", RUNNING, checkpoint]
+    with subprocess.Popen(running, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(UnsupportedConfiguration, match="runs in another process"):
             fb.rescale(checkpoint, 4)
@@ -235,22 +232,23 @@ def test_a_query_of_another_process_that_waits_for_rows_is_not_rescaled(stream, 
     fb.rescale(checkpoint, 4)
 
 
-@pytest.mark.parametrize("manager", [RENAMING, USUAL])
-def test_a_query_that_runs_keeps_others_from_a_rescale(spark, stream, tmp_path, manager):
-    df, arrive = a_file_at_a_time(stream, tmp_path)
-    arrive(1)
-    writer = operators(df)["tumbling"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
-    spark.conf.set(LOGS, manager)
-    try:
-        running = writer.start()
-        running.processAllAvailable()
-    finally:
-        spark.conf.set(LOGS, RENAMING)
-    with (tmp_path / "ck" / "metadata").open() as file:
-        with pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        running.stop()
-        fcntl.flock(file, fcntl.LOCK_EX)  # the listener lets go a moment later
+def test_the_lock_of_a_rescale_is_its_own(tmp_path, monkeypatch):
+    """A listener lets go of a query's lock after the query has been stopped; a query may be started meanwhile."""
+    monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
+    (tmp_path / "metadata").touch()
+    checkpoint_lock.take("query", str(tmp_path))
+    listener = threading.Timer(0.1, checkpoint_lock.release, ["query"])
+    listener.start()
+    with checkpoint_lock.rescaling("query", str(tmp_path)):
+        assert not listener.is_alive()
+        checkpoint_lock.release("query")
+        with pytest.raises(UnsupportedConfiguration, match="is rescaled now"):
+            checkpoint_lock.take("query", str(tmp_path))
+    checkpoint_lock.take("query", str(tmp_path))  # of a session that ends before it
+    with checkpoint_lock.rescaling("query", str(tmp_path)):
+        pass
+    checkpoint_lock.take("query", str(tmp_path))
+    checkpoint_lock.release("query")
 
 
 _UNSET = "virtualNodes: the checkpoint was begun without it, the query now has 8; unset spark.forebay.virtualNodes"

@@ -87,7 +87,8 @@ def before_java(monkeypatch):
     monkeypatch.setattr(configure.SparkContext, "_jvm", None)
     monkeypatch.setattr(configure.SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(shared_classes, "options", lambda: "-XX:SharedArchiveFile=/some")
-    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def given(**settings):
@@ -101,6 +102,15 @@ def test_options_of_the_user_are_left_alone():
 
 
 @pytest.mark.usefixtures("before_java")
+@pytest.mark.parametrize("option", ["-XX:ArchiveClassesAtExit=mine", "-XX:SharedArchiveFile=mine", "-Xshare:on"])
+def test_options_of_the_user_that_do_not_go_with_it(monkeypatch, option):
+    """With the first Java would not start."""
+    assert given(**{"spark.driver.extraJavaOptions": f"-Xss4m {option}"}) is None
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", option)
+    assert given() is None
+
+
+@pytest.mark.usefixtures("before_java")
 def test_java_that_runs_is_given_no_options(monkeypatch):
     with monkeypatch.context() as running:
         running.setattr(configure.SparkContext, "_jvm", object())
@@ -110,14 +120,14 @@ def test_java_that_runs_is_given_no_options(monkeypatch):
 
 
 def test_another_java_has_another_file(monkeypatch, tmp_path):
-    ours = shared_classes._stem()
+    ours = shared_classes._names()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "bin" / "java").chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert shared_classes._stem() != ours
+    assert shared_classes._names()[0] != ours[0]
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    assert shared_classes._stem() != ours
+    assert shared_classes._names()[0] != ours[0]
 
 
 def test_warmup_says_that_java_cannot(monkeypatch, tmp_path):
@@ -128,7 +138,7 @@ def test_warmup_says_that_java_cannot(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_classes, "_directories", lambda: [tmp_path / "kept"])
     result = CliRunner().invoke(app, ["warmup"])
     assert result.exit_code == 0
-    assert "Cannot have non-empty directory in paths" in " ".join(result.output.split())
+    assert "directory of settings (SPARK_CONF_DIR, or conf) has files in it" in " ".join(result.output.split())
     assert list((tmp_path / "kept").iterdir()) == []
 
 
@@ -142,7 +152,8 @@ def test_nowhere_to_keep_it_is_said(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_a_new_file_takes_the_place_of_the_old_one(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_classes, "_directories", lambda: [tmp_path])
-    old = tmp_path / f"{shared_classes._stem()}-3.jsa"
+    places, _ = shared_classes._names()
+    old = tmp_path / f"{places}-other-3.jsa"  # of a Java that has been updated
     old.write_text("old")
     new = shared_classes.make()
     assert list(tmp_path.iterdir()) == [new]

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from forebay.errors import CorruptState, ForebayError, StateDirectoryError, UnsupportedConfiguration, VersionNotFound
+from forebay.state import instances
 from forebay.store import remote_archive
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive, archive_at
@@ -116,6 +117,23 @@ def test_what_cannot_be_read_anywhere_is_not_called_missing(tmp_path):
             numbers_in(lists(tmp_path / "here", version, archive))
         assert raised.value.__cause__ is raised.value.__context__
         assert not isinstance(raised.value.__cause__, ForebayError)
+
+
+def test_what_cannot_be_read_or_listed_is_not_passed_over(tmp_path):
+    """As if an earlier version was the newest one, or as if there was none."""
+    safe = MountedArchive(tmp_path)
+    store = lists(tmp_path / "0-0123abcd", None, None)
+    first, second = commit(store, 1), commit(store, 2)
+    assert [found.version for _, found in instances.newest(safe)] == [second]
+    unreadable = tmp_path / "0-0123abcd" / f"{second}.manifest"
+    unreadable.unlink()
+    assert [found.version for _, found in instances.newest(safe)] == [first]
+    unreadable.symlink_to(unreadable)
+    with pytest.raises(StateDirectoryError, match=f"cannot read {unreadable}"):
+        list(instances.newest(safe))
+    assert safe.within("nothing").names() == {}
+    with pytest.raises(StateDirectoryError, match=r"cannot read .*: File name too long"):
+        safe.within("long" * 80).names()
 
 
 def test_what_is_damaged_everywhere_is_an_error(tmp_path, archive):

@@ -28,7 +28,7 @@ def warmup() -> None:
             console.print(f"{time.perf_counter() - began:6.1f} s  {name}")
     places = compiling.kept()
     try:
-        places.add(shared_classes.kept() or shared_classes.make())
+        places.add(shared_classes.make())
         console.print(f"{time.perf_counter() - began:6.1f} s  classes of Spark")
     except shared_classes.NoSharedClasses as error:  # sessions start without
         errors.print(f"[yellow]warning:[/yellow] {escape(str(error))}", soft_wrap=True)

@@ -82,7 +82,7 @@ class InstanceState:
             If that version is not kept any more.
         """
         for version in reversed(self.versions):
-            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+            with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
                 manifest = self.manifest(version)
                 if batch is None or (manifest.batch is not None and manifest.batch <= batch):
                     return manifest
@@ -96,7 +96,7 @@ class InstanceState:
     def kept(self) -> Iterator[Manifest]:
         """The versions that can be read, oldest first."""
         for version in self.versions:
-            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+            with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
                 yield self.manifest(version)
 
     def tables(self, version: Version) -> Iterator[pl.DataFrame]:

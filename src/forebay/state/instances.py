@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from forebay.errors import ForebayError
+from forebay.errors import CorruptState
 from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
@@ -44,7 +44,7 @@ def newest(operator: Archive) -> Iterator[tuple[int, Manifest]]:
     """The newest version of each virtual node of an operator."""
     for vnode, (name, versions) in listed(operator).items():
         for version in reversed(versions):
-            with contextlib.suppress(ForebayError, FileNotFoundError):  # collected since it was listed, or damaged
+            with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
                 found = manifest_of(operator.within(name), name, version)
                 yield vnode, found
                 break

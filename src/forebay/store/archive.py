@@ -7,6 +7,7 @@ damaged gets them from there: the manifest at once, segments when rows in them a
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -110,11 +111,16 @@ class MountedArchive:
 
     def names(self) -> dict[str, float]:
         found = {}
-        for path in self._path.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # collected since it was listed
-                if path.is_file():
-                    found[str(path.relative_to(self._path))] = path.stat().st_mtime
+        for directory, _, names in os.walk(self._path, onerror=self._unlisted):
+            for path in (Path(directory, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):  # collected since it was listed
+                    found[str(path.relative_to(self._path))] = path.lstat().st_mtime
         return found
+
+    def _unlisted(self, error: OSError) -> None:
+        """Pass over a directory that is not there, and over no other one that cannot be listed."""
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise unreadable(Path(error.filename), error) from error
 
     def directories(self) -> list[str]:
         return [path.name for path in self._path.iterdir() if path.is_dir()] if self._path.is_dir() else []

@@ -50,6 +50,9 @@ _LONGEST_DIRECTORY = 64
 
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+_SHARING = re.compile("-Xshare|SharedArchiveFile|SharedSpaces|ArchiveClassesAtExit")
+"""Options of Java about shared classes: with two files, or with one that is to be written, it does not start."""
+
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[\s=:]\s*(.*)")
 
 
@@ -88,7 +91,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     for name, value in wanted(given).items():
         if name not in given:
             builder.config(name, value)
-    if _starts_java() and shared_classes.OPTIONS not in given:
+    if _starts_java() and shared_classes.OPTIONS not in given and not _SHARING.search(_java_options(given)):
         options = shared_classes.options()
         if options is not None:
             builder.config(shared_classes.OPTIONS, options)
@@ -218,8 +221,13 @@ def _has_place_for_sockets(given: Mapping[str, str]) -> bool:
     The worker of a stateful operator takes the path of its socket in lower case (pyspark 4.3, ``Conf.get``), so a directory
     with a capital letter would stop every query. The one for temporary files has such letters on macOS.
     """
-    options = (given.get("spark.driver.extraJavaOptions", ""), os.environ.get("JAVA_TOOL_OPTIONS", ""))
-    told = [match[1] for text in options for match in re.finditer(r"-Djava\.io\.tmpdir=(\S+)", text)]
+    told = re.findall(r"-Djava\.io\.tmpdir=(\S+)", _java_options(given))
     usual = "/tmp" if sys.platform == "linux" else tempfile.gettempdir()  # noqa: S108  # where Java puts what is temporary
     directory = given.get(SOCKET_DIRECTORY) or (told or [usual])[-1]
     return len(os.fsencode(directory)) <= _LONGEST_DIRECTORY and directory == directory.lower()
+
+
+def _java_options(given: Mapping[str, str]) -> str:
+    """What the user tells the driver's Java."""
+    variables = [os.environ.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")]
+    return " ".join([given.get("spark.driver.extraJavaOptions", ""), *variables])

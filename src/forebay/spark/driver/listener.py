@@ -101,9 +101,10 @@ class _Listener(StreamingQueryListener):
         try:
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
-            logs.require_no_rescale(location)
             removes = session.conf.get(LOGS, None) == RENAMING
-            checkpoint_lock.take(str(query.id), location, alone=removes)
+            if removes:
+                checkpoint_lock.take(str(query.id), location)
+            logs.require_no_rescale(location)
             if removes:
                 checkpoint.replace_uncommitted(location, session.sparkContext.master or "", logs)
             skip_rescales(execution, session.sparkContext._gateway, logs)
@@ -120,18 +121,10 @@ class _Listener(StreamingQueryListener):
                 replicas.register(operators[0].place, location, str(query.id), _state_partitions(execution))
                 if operators[0].place.application is not None:
                     Policies(handover(query), root, acting=Conf.of(session).handover == "auto").start()
-        except ForebayError as error:  # for the first task to raise
-            conf.set(REFUSED, f"{type(error).__name__}: {error}")
-        except OSError as error:
-            text = (
-                f"cannot reach the state of the query: {error}. Committed state is intact; make what is named exist, be "
-                "readable and be writable for Spark's driver and workers, then start the query again."
-            )
-            conf.set(REFUSED, f"{StateDirectoryError.__name__}: {text}")
         except Exception as error:
-            text = f"forebay could not prepare the query: {type(error).__name__}: {error}"
-            conf.set(REFUSED, f"{UnsupportedConfiguration.__name__}: {text}")
-            _log.exception("forebay could not prepare the query %s", query.id)
+            conf.set(REFUSED, _refusal(error))  # for the first task to raise
+            if not isinstance(error, ForebayError):
+                _log.exception("forebay could not prepare the query %s", query.id)
         _warn_of_partitions(session, execution)
 
     @property
@@ -162,6 +155,19 @@ class _Listener(StreamingQueryListener):
             checkpoint_lock.release(query)
             replicas.retire(query)
             metrics.retire(query)
+
+
+def _refusal(error: Exception) -> str:
+    """The name and the text of the error that a query ends with which cannot be prepared."""
+    if isinstance(error, ForebayError):
+        return f"{type(error).__name__}: {error}"
+    text = f"forebay could not prepare the query: {type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return (
+            f"{StateDirectoryError.__name__}: {text}. Committed state is intact; make what is named exist, be readable and "
+            "be writable for Spark's driver and workers, then start the query again."
+        )
+    return f"{UnsupportedConfiguration.__name__}: {text}"
 
 
 class _Called(JStreamingQueryListener):

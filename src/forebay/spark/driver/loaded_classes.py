@@ -40,19 +40,19 @@ def run(spark: SparkSession, directory: Path) -> None:
     """Read and write, with Spark's own operators and with forebay's."""
     rows = spark.range(40).select(F.timestamp_seconds("id").alias("ts"), (F.col("id") % 3).alias("k"), F.rand(1).alias("x"))
     for name in ("parquet", "json"):
-        rows.repartition(2).write.format(name).save(str(directory / name))
+        rows.repartition(2).write.format(name).save(f"{directory.as_uri()}/{name}")
     rows.join(rows.groupBy("k").agg(F.sum("x").alias("all")), "k").orderBy("ts").toPandas()
     source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
-    stream = source.parquet(str(directory / "parquet")).withWatermark("ts", "1 second")
-    _stream(stream.groupBy(F.window("ts", "5 seconds"), "k").count(), directory / "counts", "noop")
+    stream = source.parquet(f"{directory.as_uri()}/parquet").withWatermark("ts", "1 second")
+    _stream(stream.groupBy(F.window("ts", "5 seconds"), "k").count(), f"{directory.as_uri()}/counts", "noop")
     medians = groupBy(stream, window("ts", "5 seconds"), "k").agg(median("x").alias("x"))
-    _stream(medians, directory / "medians", "parquet")
-    spark.read.parquet(str(directory / "medians" / "out")).show()
+    _stream(medians, f"{directory.as_uri()}/medians", "parquet")
+    spark.read.parquet(f"{directory.as_uri()}/medians/out").show()
 
 
-def _stream(results: DataFrame, directory: Path, sink: str) -> None:
-    writer = results.writeStream.format(sink).option("checkpointLocation", str(directory / "checkpoint"))
-    writer.trigger(availableNow=True).start(str(directory / "out")).awaitTermination()
+def _stream(results: DataFrame, directory: str, sink: str) -> None:
+    writer = results.writeStream.format(sink).option("checkpointLocation", f"{directory}/checkpoint")
+    writer.trigger(availableNow=True).start(f"{directory}/out").awaitTermination()
 
 
 if __name__ == "__main__":

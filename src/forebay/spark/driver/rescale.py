@@ -92,7 +92,7 @@ def rescale(checkpointLocation: str | os.PathLike[str], partitions: int) -> None
         raise InvalidArgument(f"checkpointLocation is {checkpointLocation!r}; it must be a path or a URL")
     location, logs, query = _opened(session, os.fspath(checkpointLocation))
     _require_stopped(session, location, logs, query, partitions)
-    with checkpoint_lock.taken(query, location):
+    with checkpoint_lock.rescaling(query, location):
         _rescale(session, location, query, partitions)
 
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pyspark.find_spark_home import _find_spark_home
 
@@ -41,10 +42,11 @@ def options() -> str | None:
 
 def kept() -> Path | None:
     """The file of this Java and this Spark."""
+    places, times = _names()
     for directory in _directories():
-        for path in directory.glob(f"{_stem()}-*.jsa"):
+        for path in directory.glob(f"{places}-{times}-*.jsa"):
             with contextlib.suppress(OSError):  # another process may just make a new one
-                if path.stem == f"{_stem()}-{path.stat().st_size}":  # a virtual machine would die of a part of it
+                if path.stem == f"{places}-{times}-{path.stat().st_size}":  # of a part of it a virtual machine would die
                     return path
     return None
 
@@ -59,10 +61,10 @@ def make() -> Path:
     """
     for directory in _directories():
         with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=_made(directory), prefix="classes-") as place:
-            new = _written(Path(place, "new.jsa"))
-            for old in directory.glob(f"{_stem()}-*.jsa"):
-                old.unlink()
-            return new.rename(directory / f"{_stem()}-{new.stat().st_size}.jsa")
+            new, (places, times) = _written(Path(place, "new.jsa")), _names()
+            for old in directory.glob(f"{places}-*.jsa"):
+                old.unlink(missing_ok=True)
+            return new.rename(directory / f"{places}-{times}-{new.stat().st_size}.jsa")
     raise NoSharedClasses(
         "nowhere can Spark's classes be kept, so each session reads them anew. Let this user write to the package, to its "
         "home or to TMPDIR."
@@ -71,14 +73,18 @@ def make() -> Path:
 
 def _written(path: Path) -> Path:
     program = [sys.executable, "-m", "forebay.spark.driver.loaded_classes", str(path)]
-    ended = subprocess.run(program, cwd=path.parent, capture_output=True, text=True, check=False)  # noqa: S603
+    env = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    ended = subprocess.run(program, cwd=path.parent, env=env, capture_output=True, text=True, check=False)  # noqa: S603
     if ended.returncode or not path.is_file():
         said = f"{ended.stdout[-500:]}{ended.stderr[-1500:]}".strip()
-        raise NoSharedClasses(
-            "Java has not kept Spark's classes, so each session reads them anew. It cannot where Spark's directory of "
-            f"settings (SPARK_CONF_DIR, or conf) has files in it, since that is on the path of classes. It said last: {said}"
-        )
+        if "non-empty directory" in said:
+            said = "Spark's directory of settings (SPARK_CONF_DIR, or conf) has files in it, and is on the path of classes."
+        raise NoSharedClasses(f"Java has not kept Spark's classes, so each session reads them anew: {said}")
     return path
+
+
+_ELSEWHERE = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "MASTER", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS")
+"""Variables by which queries would run, or have their files, somewhere else, or Java would have other options."""
 
 
 def _directories() -> Iterator[Path]:
@@ -95,10 +101,14 @@ def _made(directory: Path) -> Path:
     return directory
 
 
-def _stem() -> str:
-    """A name that another Java, or another Spark, does not have."""
+def _names() -> tuple[str, str]:
+    """Names that another Java or another Spark does not have: by their places, and by the times at which they came there."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(Path(home, "bin", "java") if home else "java")
     of = [path.resolve() for path in (Path(java or "java"), Path(_find_spark_home(), "jars"))]
-    told = [f"{path} {path.stat().st_mtime_ns if path.exists() else 0}" for path in of]
-    return f"spark-{hashlib.sha256(' '.join(told).encode()).hexdigest()[:16]}"
+    seconds = [int(path.stat().st_mtime) if path.exists() else 0 for path in of]  # some images keep no more of a time
+    return f"spark-{_digest(of)}", _digest(seconds)
+
+
+def _digest(values: list[Any]) -> str:
+    return hashlib.sha256(repr(list(map(str, values))).encode()).hexdigest()[:12]

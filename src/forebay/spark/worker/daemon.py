@@ -2,8 +2,8 @@
 
 Spark's own daemon loads next to nothing, so that each worker spends a second or two of its first task with imports.
 Nothing here may start a thread of Python or a pool of a library: a fork would not have them, and would wait for them. The
-threads that pyarrow, NumPy and polars start when they are imported are their allocators' and OpenBLAS', which look after
-forks themselves, and one of polars that waits until queries spill.
+threads that pyarrow, NumPy, SciPy and polars start when they are imported are their allocators' and OpenBLAS', which look
+after forks themselves, and one of polars that waits until queries spill.
 """
 
 from __future__ import annotations

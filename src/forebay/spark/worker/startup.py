@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -34,8 +35,8 @@ def load_all() -> None:
     """Import what tasks of an operator need, before there is one."""
     for module in ("pandas", "forebay.engine.open", "forebay.spark.worker.operator", "forebay.spark.worker.pack"):
         importlib.import_module(module)
-    compiling = importlib.import_module("forebay.compiling")  # of which the driver's process loads nothing
-    compiling.prepare()
+    with contextlib.suppress(Exception):  # the tasks that run what is compiled meet it again; others need not
+        importlib.import_module("forebay.compiling").prepare()
 
 
 def settle() -> None:
