@@ -1,8 +1,8 @@
 """Spark's classes, kept in a file as a Java virtual machine has them in memory, for those that start later.
 
 To read classes from jars, to check them and to lay them out takes a third of the time until a new process has its first
-results. Java calls it class data sharing to keep the outcome, and looks itself whether a file is of the same Java and the same
-jars: where it is not, the virtual machine starts without it.
+results. Java calls it class data sharing to keep the outcome, and looks itself whether a file is of the same Java and the
+same jars: where it is not, the virtual machine starts without it.
 """
 
 from __future__ import annotations
