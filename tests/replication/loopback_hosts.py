@@ -122,7 +122,7 @@ class Hosts:
             thread.join(120)
             assert not thread.is_alive(), "an agent does not end"
         for found in self.directory.glob("disk-*/agents/*.json"):
-            with suppress(ProcessLookupError, KeyError):
+            with suppress(ProcessLookupError, KeyError, FileNotFoundError):  # an agent removes it when it ends
                 os.kill(int(json.loads(found.read_text())["pid"]), signal.SIGKILL)
 
 

@@ -59,6 +59,12 @@ def make() -> Path:
     NoSharedClasses
         If Java is too old for it or cannot write the file.
     """
+    settings = Path(os.environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf"))
+    if settings.is_dir() and any(settings.iterdir()):
+        raise NoSharedClasses(
+            f"Java cannot keep Spark's classes where {settings} has files, since it is on the path of classes; so each "
+            "session reads them anew. Put Spark's settings on the builder or into PYSPARK_SUBMIT_ARGS instead."
+        )
     for directory in _directories():
         with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=_made(directory), prefix="classes-") as place:
             new, (places, times) = _written(Path(place, "new.jsa")), _names()
@@ -77,8 +83,6 @@ def _written(path: Path) -> Path:
     ended = subprocess.run(program, cwd=path.parent, env=env, capture_output=True, text=True, check=False)  # noqa: S603
     if ended.returncode or not path.is_file():
         said = f"{ended.stdout[-500:]}{ended.stderr[-1500:]}".strip()
-        if "non-empty directory" in said:
-            said = "Spark's directory of settings (SPARK_CONF_DIR, or conf) has files in it, and is on the path of classes."
         raise NoSharedClasses(f"Java has not kept Spark's classes, so each session reads them anew: {said}")
     return path
 
