@@ -67,7 +67,7 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/warm  ## the test suite (12 to 20 minutes)
+test: $(VENV)/warm  ## the test suite (12 to 25 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 3 --dist worksteal
 
 test-all: $(VENV)/warm  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
