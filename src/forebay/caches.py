@@ -1,4 +1,4 @@
-"""Internal: where a machine keeps what was made once and is run again, such as compiled loops."""
+"""Internal: where a machine keeps what was made once and is run again, such as compiled functions and Spark's classes."""
 
 from __future__ import annotations
 

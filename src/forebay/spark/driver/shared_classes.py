@@ -80,14 +80,19 @@ def make() -> Path:
 def _written(path: Path) -> Path:
     program = [sys.executable, "-m", "forebay.spark.driver.loaded_classes", str(path)]
     env = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
-    ended = subprocess.run(program, cwd=path.parent, env=env, capture_output=True, text=True, check=False)  # noqa: S603
+    ended = subprocess.run(  # noqa: S603  # nothing in it comes from outside
+        program, cwd=path.parent, env=env, capture_output=True, text=True, check=False
+    )
     if ended.returncode or not path.is_file():
         said = f"{ended.stdout[-500:]}{ended.stderr[-1500:]}".strip()
         raise NoSharedClasses(f"Java has not kept Spark's classes, so each session reads them anew: {said}")
     return path
 
 
-_ELSEWHERE = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "MASTER", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS")
+_ELSEWHERE = {
+    *("HADOOP_CONF_DIR", "YARN_CONF_DIR", "MASTER", "SPARK_REMOTE"),
+    *("PYSPARK_SUBMIT_ARGS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"),
+}
 """Variables by which queries would run, or have their files, somewhere else, or Java would have other options."""
 
 
