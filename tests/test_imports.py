@@ -13,8 +13,15 @@ def loaded(program):
     return shown.stdout.split()
 
 
-def test_the_operator_is_made_without_the_driver_and_compiled_loops():
+def test_the_processor_is_made_without_what_runs_it():
     """Spark's planning waits for a process that does this."""
+    modules = loaded("import forebay.spark.worker.processor")
+    ours = {"errors", "spark", "spark.worker", "spark.worker.processor", "spark.worker.startup"}
+    assert {name for name in modules if name.startswith("forebay.")} == {f"forebay.{name}" for name in ours}
+    assert not [name for name in modules if name.startswith(("numpy", "pyarrow", "pandas", "polars", "numba"))]
+
+
+def test_the_operator_is_loaded_without_the_driver_and_compiled_loops():
     modules = loaded("import forebay.spark.worker.operator")
     assert "forebay.spark.worker.operator" in modules
     assert not [

@@ -20,7 +20,8 @@ from forebay.spark.driver.query import Planned
 from forebay.spark.worker import stages, startup
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.emitted import EVENT_TIME
-from forebay.spark.worker.operator import WindowOperator
+from forebay.spark.worker.operator import Work
+from forebay.spark.worker.processor import Processor
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.windows import FirstRows
 
@@ -53,14 +54,8 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
     listener.watch(df.sparkSession)
     reporter = metrics.reporter(df.sparkSession)
-    operator = WindowOperator(
-        plan,
-        bound.layout,
-        place,
-        output,
-        reporter,
-        idle=bound.plan.idle_timeout is not None,
-    )
+    work = Work(bound.plan, bound.layout, place, output, reporter)
+    processor = Processor(startup.dumps(work), idle=bound.plan.idle_timeout is not None)
     packed = df.select(*bound.projection).mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )
@@ -68,7 +63,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
     beside = [T.StructField(output, T.BinaryType()), T.StructField(EVENT_TIME, T.TimestampType())]
     emitted = packed.groupBy(VNODE).transformWithStateInPandas(
-        operator,
+        processor,
         T.StructType([*beside, *_by_place(bound.schema).fields]),
         "append",
         clock.value,

@@ -21,7 +21,7 @@ from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.spark.driver.trees import elements, subtree
-from forebay.spark.worker.operator import STATE
+from forebay.spark.worker.processor import STATE
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.spark.worker.warming import Warmed, loading, warmer
 from forebay.state.places import Place

@@ -33,7 +33,8 @@ def loads(data: bytes) -> Any:
 
 def load_all() -> None:
     """Import what tasks of an operator need, before there is one."""
-    for module in ("pandas", "forebay.engine.open", "forebay.spark.worker.operator", "forebay.spark.worker.pack"):
+    worker = (f"forebay.spark.worker.{name}" for name in ("operator", "pack", "processor"))
+    for module in ("pandas", "forebay.engine.open", *worker):
         importlib.import_module(module)
     with contextlib.suppress(Exception):  # the tasks that run what is compiled meet it again; others need not
         importlib.import_module("forebay.compiling").prepare()
