@@ -134,10 +134,11 @@ def test_key_types_in_a_stream(stream, tmp_path, key):
 
 @pytest.mark.parametrize("key", [f"k_{name}" for name in KEYS])
 def test_key_types_in_a_batch(stream, key):
-    """Append and aligned read, with every aggregate."""
+    """Append and aligned read. With every aggregate it is among the slow tests, in streams."""
     df = stream.static.where("ts is not null")
-    found = fb.groupBy(df, fb.window("ts", "40 seconds"), key).agg(*INCREMENTAL, *HOLISTIC)
-    assert assert_same(found, oracle(df, F.window("ts", "40 seconds"), [key], INCREMENTAL + HOLISTIC), 1) > 2
+    aggregates = [fb.count("*"), fb.sum("i"), fb.max_by("s", "u"), fb.median("d"), fb.collect_set("i")]
+    found = fb.groupBy(df, fb.window("ts", "40 seconds"), key).agg(*aggregates)
+    assert assert_same(found, oracle(df, F.window("ts", "40 seconds"), [key], aggregates), 1) > 2
 
 
 def test_expressions_as_keys_arguments_and_time(stream, tmp_path):
