@@ -31,8 +31,10 @@ def test_is_an_arrow_stream_that_any_tool_reads(written):
 
 def test_never_overwrites(written):
     directory, _, _ = written
+    before = (directory / NAME).read_bytes()
     with pytest.raises(StateDirectoryError, match=NAME):
-        SegmentWriter(directory, NAME, BATCHES[0].schema)
+        SegmentWriter(directory, NAME, BATCHES[0].schema).close()
+    assert (directory / NAME).read_bytes() == before
 
 
 def test_every_flipped_bit_is_found(written):

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import functools
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -83,16 +83,23 @@ class Disk:
         self.write(descriptor, data, path)
         return len(data)
 
+    def put(self, path: Path, data: bytes) -> None:
+        """Write a new private file and make it durable; its name is when the directory is."""
+        descriptor = self.create(path)
+        try:
+            self.write(descriptor, data, path)
+            self.sync(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+    def flush(self, path: Path) -> None:
+        """Have a file that was put be there, to be read."""
+
     def publish(self, path: Path, data: bytes) -> None:
         """Write a file under a temporary name, make it durable and give it its name: it exists whole or not at all."""
         temporary = path.with_name(filenames.temporary(path.name))
-        descriptor = self.create(temporary)
         try:
-            try:
-                self.write(descriptor, data, temporary)
-                self.sync(descriptor, temporary)
-            finally:
-                os.close(descriptor)
+            self.put(temporary, data)
             self.rename(temporary, path)
             self.sync_directory(path.parent)
         finally:
@@ -135,12 +142,18 @@ class Disk:
 LOCAL = Disk()
 """The file systems of this machine."""
 
+_HELD_BYTES = 16 << 20
+"""So much of files that were put is held in memory."""
+
 _AT_ONCE = 16
 """File systems make many files durable together in little more time than one of them."""
 
 
 class Together(Disk):
-    """Makes what many stores write durable at once, in `settle`. What was published has its name only then.
+    """Makes what many stores write durable at once, in `settle`, and removes what they have removed.
+
+    A file that is put whole is made only then, too, and what is published has its name only then: to make a name, or to
+    remove one, may take a disk as long as to make what is written durable.
 
     Parameters
     ----------
@@ -159,38 +172,51 @@ class Together(Disk):
 
     def __init__(self, disk: Disk = LOCAL) -> None:
         self._disk = disk
+        self._begin()
+
+    def _begin(self) -> None:
+        self._whole: dict[Path, bytes] = {}
         self._files: dict[Path, None] = {}
         self._names: dict[Path, Path] = {}
         self._directories: dict[Path, None] = {}
+        self._removed: dict[Path, None] = {}
 
     def settle(self) -> None:
         """Files first, then the names of those that were published, then directories."""
-        self._all(self._sync_file, self._files)
-        for temporary, path in self._names.items():
-            self._disk.rename(temporary, path)
-        self._all(self._disk.sync_directory, self._directories)
-        self._files, self._names, self._directories = {}, {}, {}
+        whole = [functools.partial(self._disk.put, path, data) for path, data in self._whole.items()]
+        files = [functools.partial(self._sync_file, path) for path in self._files]
+        removed = [functools.partial(self._disk.unlink, path) for path in self._removed]
+        try:
+            _side_by_side([*whole, *files, *removed])
+            _side_by_side([functools.partial(self._disk.rename, temporary, path) for temporary, path in self._names.items()])
+            _side_by_side([functools.partial(self._disk.sync_directory, path) for path in self._directories])
+        except StateDirectoryError:
+            self.abandon()
+            raise
+        self._begin()
 
     def abandon(self) -> None:
         """Remove what was written since the last `settle`: versions that were made are not made durable."""
+        published = dict.fromkeys(self._names.values())  # before what they name
         with contextlib.suppress(StateDirectoryError):  # what is left over a later commit collects
-            for path in {**self._names, **self._files}:
+            for path in {**published, **self._whole, **self._files, **self._removed}:
                 self._disk.unlink(path)
-        self._files, self._names, self._directories = {}, {}, {}
+        self._begin()
+
+    def put(self, path: Path, data: bytes) -> None:
+        self._whole[path] = data
+        if sum(map(len, self._whole.values())) > _HELD_BYTES:
+            for each in list(self._whole):
+                self.flush(each)
+
+    def flush(self, path: Path) -> None:
+        if path in self._whole:
+            super().put(path, self._whole.pop(path))
 
     def publish(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(filenames.temporary(path.name))
-        descriptor = self.create(temporary)
         self._names[temporary] = path
-        try:
-            self.write(descriptor, data, temporary)
-            self.sync(descriptor, temporary)
-        except StateDirectoryError:
-            del self._names[temporary]
-            self.unlink(temporary)
-            raise
-        finally:
-            os.close(descriptor)
+        self.put(temporary, data)
         self.sync_directory(path.parent)
 
     def sync(self, descriptor: int, path: Path) -> None:
@@ -215,9 +241,9 @@ class Together(Disk):
         self._disk.rename(path, target)
 
     def unlink(self, path: Path) -> None:
-        if path not in self._names:  # what was published is no left-over, though it does not have its name yet
+        if self._whole.pop(path, None) is None:
             self._files.pop(path, None)
-            self._disk.unlink(path)
+            self._removed[path] = None
 
     def _sync_file(self, path: Path) -> None:
         with reported("make durable", path):
@@ -227,16 +253,17 @@ class Together(Disk):
             finally:
                 os.close(descriptor)
 
-    @staticmethod
-    def _all(action: Callable[[Path], None], paths: Collection[Path]) -> None:
-        if len(paths) < 2:
-            for path in paths:
-                action(path)
-            return
-        done = [_threads().submit(action, path) for path in paths]
-        wait(done)
-        for each in done:
-            each.result()
+
+def _side_by_side(actions: Sequence[Callable[[], None]]) -> None:
+    """Wait for the disk in several threads."""
+    if len(actions) < 2:
+        for action in actions:
+            action()
+        return
+    done = [_threads().submit(action) for action in actions]
+    wait(done)
+    for each in done:
+        each.result()
 
 
 @functools.cache

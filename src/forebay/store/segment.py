@@ -5,7 +5,6 @@ After the stream a large segment has checksums of its blocks (`forebay.store.blo
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,9 @@ from forebay.store.disk import LOCAL, Disk
 
 RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."
 """What is to be done about a damaged file."""
+
+_SMALL_BYTES = 64 << 10
+"""A segment is in memory up to this size."""
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -71,15 +73,14 @@ class SegmentWriter:
         header = schema.serialize()
         self._schema_size = header.size
         self._schema_crc = crc32(header)
-        self._descriptor = disk.create(self._path)
+        self._small = bytearray()
+        self._descriptor: int | None = None
         self._checksums = BlockChecksums()
         self.size = 0
         try:
             self._write(header)
         except StateDirectoryError:
             self.abandon()
-            with contextlib.suppress(StateDirectoryError):
-                disk.unlink(self._path)
             raise
 
     def append(self, group: int, batch: pa.RecordBatch, part: str = "") -> Extent:
@@ -92,9 +93,9 @@ class SegmentWriter:
     def receive(self, source: int, extent: Extent, data: pa.Buffer, path: Path) -> Extent:
         """Copy an extent, whose bytes are ``data``, from the open file ``source`` to the end of this one, in the kernel."""
         moved = extent._replace(segment=self._path.name, offset=self.size)
-        offset, left = extent.offset, extent.length
+        offset, left, descriptor = extent.offset, extent.length, self._file()
         while left:
-            copied = self._disk.copy(source, offset, left, self._descriptor, self._path)
+            copied = self._disk.copy(source, offset, left, descriptor, self._path)
             if not copied:
                 raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {RESTORE}")
             offset, left = offset + copied, left - copied
@@ -106,16 +107,31 @@ class SegmentWriter:
         try:
             self._write(_END_OF_STREAM)
             self._write(self._checksums.footer())
-            self._disk.sync(self._descriptor, self._path)
+            if self._descriptor is None:
+                self._disk.put(self._path, bytes(self._small))
+            else:
+                self._disk.sync(self._descriptor, self._path)
         finally:
-            os.close(self._descriptor)
+            self.abandon()
         return Segment(self._path.name, self.size, self._schema_size, self._schema_crc)
 
     def abandon(self) -> None:
         """Close without making the file durable; nothing will name it."""
-        os.close(self._descriptor)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
     def _write(self, data: bytes | pa.Buffer) -> None:
-        self._disk.write(self._descriptor, memoryview(data), self._path)
+        view = memoryview(data)
+        if self._descriptor is None and self.size + len(view) <= _SMALL_BYTES:
+            self._small += view
+        else:
+            self._disk.write(self._file(), view, self._path)
         self._checksums.take(data)
-        self.size += len(memoryview(data))
+        self.size += len(view)
+
+    def _file(self) -> int:
+        """The descriptor of the file, which has all that was written."""
+        if self._descriptor is None:
+            self._descriptor = self._disk.create(self._path)
+            self._disk.write(self._descriptor, bytes(self._small), self._path)
+        return self._descriptor

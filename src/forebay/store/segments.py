@@ -129,6 +129,7 @@ class Segments:
         reader = self._readers.get(name)
         if reader is None:
             fetch = functools.partial(self._fetch, name) if self._fetch else None
+            self.disk.flush(self._directory / name)
             reader = self._readers[name] = SegmentReader(self._directory, self.known[name], fetch)
         return reader
 
@@ -164,8 +165,9 @@ class Segments:
         writer = self._writers.get(schema)
         if writer is None:
             self.disk.make_directory(self._directory)
-            writer = self._writers[schema] = SegmentWriter(self._directory, next(self._names), schema, self.disk)
-            self.making(writer.name)
+            name = next(self._names)
+            self.making(name)
+            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema, self.disk)
         return writer
 
     def _close_if_full(self, writer: SegmentWriter) -> None:
