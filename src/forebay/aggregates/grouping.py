@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.compiling import compiled
 
 _MOST_ROWS = 1 << 30
@@ -85,7 +86,7 @@ class Groups:
             there = values.is_not_null().to_numpy()[order]
             order, ends = order[there], np.cumsum(there)[ends - 1]
         offsets = pa.array(np.concatenate([[0], ends]))
-        flat = _taken(values, order).to_arrow(compat_level=pl.CompatLevel.oldest())
+        flat = arrow.of(_taken(values, order))
         return pl.Series(pa.LargeListArray.from_arrays(offsets, flat))
 
     def sums(self, values: pl.Series) -> pl.Series:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
@@ -32,7 +33,7 @@ def _all(aggregate: BoundAggregate) -> Parts:
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     """Values are sorted here, all groups in one call: polars would set up a sort for every group."""
-    lists = partials[_all_name(aggregate)].to_arrow(compat_level=pl.CompatLevel.oldest())
+    lists = arrow.of(partials[_all_name(aggregate)])
     offsets = lists.offsets.to_numpy()
     ends = offsets[1:] - offsets[0]
     values = lists.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy().copy()

@@ -204,8 +204,9 @@ def _beyond(low: Words, high: Words, precision: int) -> npt.NDArray[np.bool_]:
 
 def _overflow(aggregate: BoundAggregate) -> ArithmeticOverflow:
     return ArithmeticOverflow(
-        f"{aggregate.label} left the range of {aggregate.result}. Sum a wider type, for example "
-        "cast(... as decimal(38, 0)), or set spark.sql.ansi.enabled to false to get Spark's result without ANSI."
+        f"{aggregate.label} left the range of {aggregate.result}. Aggregate a wider type, for example "
+        "cast(... as decimal(38, 0)), or as double where that is too narrow, too; or set spark.sql.ansi.enabled to false to "
+        "get Spark's result without ANSI."
     )
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates import frame_kernels as kernels
 from forebay.aggregates.aggregation import FUNCTIONS
 from forebay.aggregates.bound import BoundAggregate
@@ -162,7 +163,7 @@ class Chosen:
 
     @functools.cached_property
     def _array(self) -> pa.Array:
-        return self.values.to_arrow(compat_level=pl.CompatLevel.oldest())
+        return arrow.of(self.values)
 
 
 Moved: TypeAlias = pa.Array | Chosen

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
 
@@ -65,7 +66,7 @@ class Function:
 
 def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:
     """A column as one Arrow array of the result's type."""
-    array = values.to_arrow(compat_level=pl.CompatLevel.oldest())
+    array = arrow.of(values)
     return array if array.type.equals(result) else array.cast(result)
 
 

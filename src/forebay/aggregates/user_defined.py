@@ -14,7 +14,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import ForebayError, InvalidArgument, ProcessorFailed
+from forebay import arrow
+from forebay.errors import ForebayError, InvalidArgument, ProcessorFailed, described
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,15 @@ class UserFunction:
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
             try:
                 value = self.function(tuple(key), table_of(shown, self.library))
-            except Exception as error:
+            except BaseException as error:  # a panic of polars is no Exception, nor is sys.exit()
                 raise ProcessorFailed(
                     f"the function {name_of(self.function)} of fb.apply raised {type(error).__name__} for the "
-                    f"{group.height} rows of the key {tuple(key)!r} in a window: {error}. "
+                    f"{group.height} rows of the key {tuple(key)!r} in a window: {described(error)}. "
                     "Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
                 ) from error
             table = returned(value, self.schema, name_of(self.function), "fb.apply")
             if table.num_rows:
-                first = group.head(1).select(keys).to_arrow(compat_level=pl.CompatLevel.oldest())
+                first = arrow.of(group.head(1).select(keys))
                 repeated = first.take(np.zeros(table.num_rows, np.int64))
                 columns = [column.combine_chunks() for column in (*repeated.columns, *table.columns)]
                 yield assemble(np.full(table.num_rows, start, np.int64), columns)
@@ -87,7 +88,7 @@ def library_of(function: Callable[..., Any], given: Sequence[str], caller: str) 
 def table_of(frame: pl.DataFrame, library: str) -> Any:
     if library == "polars":
         return frame
-    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    table = arrow.of(frame)
     return table.to_pandas() if library == "pandas" else table
 
 
@@ -100,7 +101,7 @@ def returned(value: Any, schema: pa.Schema, name: str, caller: str, *, exactly: 
     """What a function returned as a table of ``schema``; with ``exactly`` it must have no other columns."""
     try:
         if isinstance(value, pl.DataFrame):
-            table = value.to_arrow(compat_level=pl.CompatLevel.oldest())
+            table = arrow.of(value)
         elif isinstance(value, pa.Table):
             table = value
         elif isinstance(value, pd.DataFrame):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import counted, require_same_time
@@ -148,7 +149,7 @@ class ByKeyInstance(ABC):
             rows = aggregation.partial(placed, (SLOT, *self.slices))
             rows = rows.sort(self.slices) if self.slices else rows
             slots = rows[SLOT].to_numpy()
-        stored = rows.drop(SLOT, strict=False).to_arrow(compat_level=pl.CompatLevel.oldest())
+        stored = arrow.of(rows.drop(SLOT, strict=False))
         self._store.append(pa.concat_batches(stored.to_batches()), slots)
 
     def _count_late(self, batch: pa.RecordBatch, rows: Times, open_: npt.NDArray[np.bool_], *, partial: bool) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.moving import Chosen, Frames, Moved, Places, moves, moving
 from forebay.aggregates.processor import Processor
@@ -50,7 +51,7 @@ def framed(
         if others.aggregates:
             one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))
         current = (rows[key].gather(frames.current[ids]) for key in keys)
-        shown = [column.to_arrow(compat_level=pl.CompatLevel.oldest()) for column in current]
+        shown = [arrow.of(column) for column in current]
         places = range(len(aggregation.aggregates))
         found = [at_once[place].take(pa.array(ids)) if place in at_once else next(one_by_one) for place in places]
         yield assembled(ids, [*shown, *found])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.engine.plan import WindowPlan
 from forebay.engine.portions import PORTION_ROWS, portions
 from forebay.engine.row_join import AWAITED, INSTANT, LEFT, MET, ONCE, RIGHT, ROW, JoinInstance, Places, Rows
@@ -90,7 +91,7 @@ class IntervalJoinInstance(JoinInstance):
             high, low = (frame[name].to_numpy()[waits] for name in (HIGH, LOW))
             slots = self._store.index.place_exact(high, low, *self._windows.windows(ends[waits], side))
             if self._observer is not None:
-                placed = pa.concat_batches(frame.filter(waits).to_arrow().to_batches())
+                placed = pa.concat_batches(arrow.of(frame.filter(waits)).to_batches())
                 instants = placed[INSTANT].to_numpy()
                 self._observer.enters(placed, np.arange(placed.num_rows), instants, instants, side)
             numbered = frame.with_columns(pl.col(ROW) + pl.Series(rows.met).cast(pl.Int64) * MET)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.processor import Processor
 from forebay.engine.plan import WindowPlan
@@ -53,7 +54,7 @@ def results(
     groups = rows if merged else aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
     for some in portions(groups):
         windows = some[WINDOW].to_numpy() if by else np.full(some.height, only, np.int64)
-        keys = [some[key].to_arrow(compat_level=pl.CompatLevel.oldest()) for key in plan.keys]
+        keys = [arrow.of(some[key]) for key in plan.keys]
         yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(some)])
 
 
@@ -86,4 +87,4 @@ def partial_batch(plan: WindowPlan, rows: pl.DataFrame, by: tuple[str, ...] = ()
     partials = plan.aggregation.partial(rows, by)
     if by:
         partials = partials.sort(by)
-    return pa.concat_batches(partials.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches())
+    return pa.concat_batches(arrow.of(partials).to_batches())

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.meeting import ranges
 from forebay.engine.plan import WindowPlan
@@ -145,6 +146,6 @@ class JoinInstance(ByKeyInstance):
                 if frame is None:
                     columns.append(pa.nulls(len(instants), field.type))
                 else:
-                    columns.append(frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()))
+                    columns.append(arrow.of(frame[name]))
         self._count(rows_out=len(instants))
         return assemble(self._plan, np.empty((0, 2), np.int64), columns)

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.widening import widens
 from forebay.errors import CorruptState, LayoutChanged
@@ -78,7 +79,7 @@ class StoredForm:
         frame = pl.DataFrame(nulls).with_columns(pl.lit(0, pl.Int64).alias(name) for name in self._divided)
         if self._aggregation is not None:
             frame = self._aggregation.partial(frame, self._divided)
-        return frame.to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks().to_batches()[0]
+        return arrow.of(frame).combine_chunks().to_batches()[0]
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A stored batch with exactly the columns and types of this form; `LayoutChanged` where that is not possible."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.engine.portions import PORTION_ROWS, portions
 
 
@@ -60,5 +61,5 @@ class WindowJoin:
             names = [*sides[0].columns, *sides[1].columns[len(by) :]]
             shown = joined.select(name for name in names if name in joined.columns)
             for part in portions(shown, PORTION_ROWS):
-                table = part.drop(window).to_arrow(compat_level=pl.CompatLevel.oldest())
+                table = arrow.of(part.drop(window))
                 yield assemble(part[window].to_numpy(), [column.combine_chunks() for column in table.columns])

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.observer import ARRIVAL, Places, window_ids
@@ -102,7 +103,7 @@ class Recorder:
         removed: bool = True,
     ) -> None:
         """Windows fire or end: they are read and deleted, and the mapping of sessions is written twice without them."""
-        columns = keys.select(self._plan.keys).to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+        columns = arrow.of(keys.select(self._plan.keys)).combine_chunks()
         key = key_numbers([column.chunk(0) for column in columns.columns] if keys.height else [], keys.height)
         at = end if when is None else when, self._ended + np.arange(keys.height)
         self._ended += keys.height

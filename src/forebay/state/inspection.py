@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
 from forebay.errors import CorruptState, ForebayError, InvalidArgument, VersionNotFound
@@ -250,8 +251,8 @@ class OperatorState:
         """All rows of a version of an instance, with keys named as in the query, some at a time."""
         try:
             for table in instance.tables(version):
-                arrow = table.rename(self._names(table.columns)).to_arrow(compat_level=pl.CompatLevel.oldest())
-                yield from arrow.combine_chunks().to_batches()
+                named = arrow.of(table.rename(self._names(table.columns)))
+                yield from named.combine_chunks().to_batches()
         except ForebayError:
             if filenames.manifest(version) in instance.root.safe.names():
                 raise

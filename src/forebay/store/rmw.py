@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.store.aligned import LOAD_FACTOR, AlignedStore
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
@@ -85,5 +86,5 @@ def open_rmw(
 
 def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
     """A frame with rows as one record batch of exactly ``schema``."""
-    table = frame.to_arrow(compat_level=pl.CompatLevel.oldest()).select(schema.names).cast(schema)
+    table = arrow.of(frame).select(schema.names).cast(schema)
     return table.combine_chunks().to_batches()[0]

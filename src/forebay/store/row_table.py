@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.store.key_index import Slots
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
@@ -276,5 +277,5 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
 def as_python(frame: pl.DataFrame, schema: pa.Schema) -> list[list[Any]]:
     """Columns of a frame as Arrow gives their values, in the types of a schema."""
-    columns = (frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()) for name in schema.names)
+    columns = (arrow.of(frame[name]) for name in schema.names)
     return [column.cast(kind).to_pylist() for column, kind in zip(columns, schema.types, strict=True)]

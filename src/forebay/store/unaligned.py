@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.errors import InvalidArgument
 from forebay.store import index_log
 from forebay.store import row_kernels as kernels
@@ -413,7 +414,7 @@ class UnalignedStore:
         if self.merge is None:
             return batch, slots
         merged = self.merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
-        table = merged.to_arrow(compat_level=pl.CompatLevel.oldest()).select(batch.schema.names).cast(batch.schema)
+        table = arrow.of(merged).select(batch.schema.names).cast(batch.schema)
         return table.combine_chunks().to_batches()[0], merged[SLOT].to_numpy()
 
 

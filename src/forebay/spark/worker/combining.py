@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.grouping import Integers, Sessions
@@ -57,7 +58,7 @@ class Combiner:
             frame, by = self._in_sessions(frame, owners), _SESSION
         assert isinstance(self.plan.aggregation, Aggregation)
         partials = self.plan.aggregation.partial(frame, (by,))
-        stored = partials.drop(by, _CELL, strict=False).to_arrow(compat_level=pl.CompatLevel.oldest())
+        stored = arrow.of(partials.drop(by, _CELL, strict=False))
         return pa.concat_batches(stored.to_batches()), partials[_CELL].to_numpy()
 
     def _in_sessions(self, rows: pl.DataFrame, owners: Integers) -> pl.DataFrame:

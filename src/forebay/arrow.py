@@ -1,0 +1,62 @@
+"""Internal: columns of polars as Arrow arrays that can be put together and written."""
+
+from __future__ import annotations
+
+from typing import overload
+
+import polars as pl
+import pyarrow as pa
+
+_OLDEST = pl.CompatLevel.oldest()
+
+
+@overload
+def of(values: pl.Series) -> pa.Array: ...
+
+
+@overload
+def of(values: pl.DataFrame) -> pa.Table: ...
+
+
+def of(values: pl.Series | pl.DataFrame) -> pa.Array | pa.Table:
+    """A column as an array, or columns as a table, of types that all readers of Arrow know.
+
+    polars may hand over arrays without values that begin beyond the end of their buffers, for example the fields of structs
+    of which a list has none. Arrow refuses to put such arrays together, and writes what cannot be read.
+
+    Examples
+    --------
+    >>> of(pl.Series([[1], []])).to_pylist()
+    [[1], []]
+    """
+    found = values.to_arrow(compat_level=_OLDEST)
+    if not isinstance(found, pa.Table):
+        return _sound(found)
+    if all(_is_sound(chunk) for column in found.columns for chunk in column.chunks):
+        return found
+    columns = [pa.chunked_array(list(map(_sound, column.chunks)), column.type) for column in found.columns]
+    return pa.Table.from_arrays(columns, schema=found.schema)
+
+
+def _sound(array: pa.Array) -> pa.Array:
+    """The same values, in buffers that have what offsets say."""
+    if _is_sound(array):
+        return array
+    kind = array.type
+    if not len(array):
+        return pa.array([], kind)
+    if pa.types.is_struct(kind):
+        fields = [_sound(array.field(place)) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null() if array.null_count else None)
+    buffers = array.buffers()[: kind.num_buffers]
+    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset, [_sound(array.values)])
+
+
+def _is_sound(array: pa.Array) -> bool:
+    if not len(array):
+        return bool(array.offset == 0 and array.type.num_fields == 0)
+    if pa.types.is_struct(array.type):
+        return all(_is_sound(array.field(place)) for place in range(array.type.num_fields))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return _is_sound(array.values)
+    return True
