@@ -1,5 +1,7 @@
 """``fb.apply``: a user's function over the rows of each key and window."""
 
+import builtins
+
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -85,11 +87,29 @@ def test_what_a_function_may_return(stream, tmp_path, function, message):
         run(result, tmp_path, "wrong")
 
 
-def test_a_function_that_raises_is_named_with_the_key(stream, tmp_path):
+@pytest.mark.parametrize("raised", ["KeyError", "SystemExit"])
+def test_a_function_that_raises_is_named_with_the_key(stream, tmp_path, raised):
     def picky(key, rows):
-        raise KeyError("no such thing")
+        raise getattr(builtins, raised)("no such thing")
 
     result = fb.groupBy(stream.streaming("1 second"), fb.window("ts", "10 seconds"), "key").agg(fb.apply(picky, "u long"))
-    message = r"the function picky of fb\.apply raised KeyError for the \d+ rows of the key \(\d+,\)"
+    message = rf"the function picky of fb\.apply raised {raised} for the \d+ rows of the key \(\d+,\)"
     with pytest.raises(StreamingQueryException, match=message):
         run(result, tmp_path, "picky")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_function_reads_a_broadcast_variable(stream, tmp_path, streaming):
+    factor = stream.spark.sparkContext.broadcast(7)
+
+    def count(key, rows):
+        return rows.select(n=pl.len().cast(pl.Int64) * factor.value)
+
+    df = stream.streaming("1 second") if streaming else stream.static.where("ts is not null")
+    found = fb.groupBy(df.select("ts", "key"), fb.window("ts", "1 minute"), "key").agg(fb.apply(count, "n long"))
+    if streaming:
+        run(found, tmp_path, "broadcast")
+        found = stream.spark.table("broadcast")
+    rows = found.collect()
+    assert rows
+    assert all(row.n and row.n % 7 == 0 for row in rows)

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.user_defined import library_of, name_of, returned, table_of
-from forebay.errors import ForebayError, ProcessorFailed
+from forebay.errors import ForebayError, ProcessorFailed, described
 
 RUN, POSITION = "run", "position"
 
@@ -79,22 +79,23 @@ class Processor:
             return returned(rows.select(shown), self.schema, "fb.buffer", "fb.buffer")
         try:
             value = self.function(table_of(rows.select(shown), self.library))
-        except Exception as error:
+        except BaseException as error:  # a panic of polars is no Exception, nor is sys.exit()
             raise self._failure(rows, shown, error) from error
         return returned(value, self.schema, name_of(self.function), "fb.buffer", exactly=True)
 
-    def _failure(self, rows: pl.DataFrame, shown: list[pl.Expr], error: Exception) -> ForebayError:
+    def _failure(self, rows: pl.DataFrame, shown: list[pl.Expr], error: BaseException) -> ForebayError:
         """Says for which key the function fails, which is found by calling it for one key after the other."""
         assert self.function is not None
         whose = f"rows of {rows[POSITION].n_unique()} keys together, and for none of them alone"
         for group in rows.partition_by(POSITION, maintain_order=True):
             try:
                 self.function(table_of(group.select(shown), self.library))
-            except Exception as alone:
+            except BaseException as alone:
                 error = alone
                 whose = f"the {group.height} rows of the key {group.select(self.keys).row(0)!r}"
                 break
         return ProcessorFailed(
-            f"the processor {name_of(self.function)} of fb.buffer raised {type(error).__name__} for {whose}: {error}. "
-            "Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
+            f"the processor {name_of(self.function)} of fb.buffer raised {type(error).__name__} for {whose}: "
+            f"{described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and "
+            "no row is lost."
         )

@@ -13,8 +13,9 @@ from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis
 from forebay.spark.driver.columns import quoted
 from forebay.spark.driver.plans import uppermost
-from forebay.spark.worker import stages, startup
+from forebay.spark.worker import stages
 from forebay.spark.worker.clock import Clock, clock_of
+from forebay.spark.worker.startup import Shipped
 from forebay.windows import END, TIME, SharedWindows
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def late(results: DataFrame) -> DataFrame:
     placed = df.select(*bound.projection, *(column.alias(name) for column, name in zip(columns, numbered, strict=True)))
     times = [name for name in (TIME, END) if name in placed.columns]
     nested = placed.select(*times, *numbered).mapInArrow(
-        stages.only_late(startup.dumps(bound.plan), schema.names, _MARKED, streaming=df.isStreaming), _nested(schema)
+        stages.only_late(Shipped(bound.plan), schema.names, _MARKED, streaming=df.isStreaming), _nested(schema)
     )
     return nested.select(f"{_MARKED}.*")
 

@@ -17,12 +17,13 @@ from forebay.spark.driver import early, listener, metrics, query, replicas
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
-from forebay.spark.worker import stages, startup
+from forebay.spark.worker import stages
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.emitted import EVENT_TIME
 from forebay.spark.worker.operator import Work
 from forebay.spark.worker.processor import Processor
 from forebay.spark.worker.stages import PAYLOAD, VNODE
+from forebay.spark.worker.startup import Shipped
 from forebay.windows import FirstRows
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, 
 def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
     """The results of a buffer that keeps nothing from one micro-batch to the next: no shuffle, and no state."""
     read = [*bound.plan.packed.names]
-    buffered = stages.buffer(startup.dumps(bound.plan))
+    buffered = stages.buffer(Shipped(bound.plan))
     results = df.select(*bound.projection).select(*read).mapInArrow(buffered, _by_place(bound.schema))
     times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
     columns = [
@@ -48,14 +49,14 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
-    plan = startup.dumps(bound.plan)
+    plan = Shipped(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
     chained = bool(query.MARK.search(df._jdf.queryExecution().analyzed().toString()))
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
     listener.watch(df.sparkSession)
     reporter = metrics.reporter(df.sparkSession)
-    work = Work(bound.plan, bound.layout, place, output, reporter)
-    processor = Processor(startup.dumps(work), idle=bound.plan.idle_timeout is not None)
+    work = Shipped(Work(bound.plan, bound.layout, place, output, reporter))
+    processor = Processor(work, idle=bound.plan.idle_timeout is not None)
     packed = df.select(*bound.projection).mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )
@@ -101,7 +102,7 @@ def _by_place(schema: T.StructType) -> T.StructType:
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
-    plan = startup.dumps(bound.plan)
+    plan = Shipped(bound.plan)
     output = query.note_batch(Planned(bound.layout, bound.choice, conf.place, conditions=conditions))
     results = (
         df.select(*bound.projection)

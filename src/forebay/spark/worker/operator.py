@@ -95,7 +95,7 @@ class WindowOperator:
         """
         try:
             yield from self._run(vnode, rows, timer_values, expired)
-        except Exception:  # the task fails: what its other virtual nodes have committed counts for nothing
+        except BaseException:  # the task fails: what its other virtual nodes have committed counts for nothing
             if isinstance(self._disk, Together):
                 self._disk.abandon()
             raise

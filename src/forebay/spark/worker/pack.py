@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
-from forebay.errors import InvalidArgument, ProcessorFailed
+from forebay.errors import InvalidArgument, ProcessorFailed, described
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.spark.worker.combining import combiner_of
 from forebay.store.aligned import SLICE
@@ -284,11 +284,12 @@ def _called(what: str, function: Callable[..., Any], *arguments: Times) -> Any:
     """What a function of a custom window gives; an error of ours that names it if it raises one."""
     try:
         return function(*arguments)
-    except Exception as error:
+    except BaseException as error:  # sys.exit() raises no Exception
         name = getattr(function, "__name__", type(function).__name__)
         raise ProcessorFailed(
             f"the {what} {name} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} instants: "
-            f"{error}. Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
+            f"{described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and no row "
+            "is lost."
         ) from error
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
-from forebay.spark.worker import startup
+from forebay.spark.worker.startup import Shipped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,13 +29,13 @@ class Processor(StatefulProcessor):
 
     Parameters
     ----------
-    work : bytes
-        The `Work` of the operator, pickled.
+    work : Shipped
+        The `Work` of the operator.
     idle : bool
         Whether its plan has a timeout for streams that fall silent.
     """
 
-    def __init__(self, work: bytes, *, idle: bool = False) -> None:
+    def __init__(self, work: Shipped, *, idle: bool = False) -> None:
         self._work, self._idle = work, idle
         self._operator: WindowOperator | None = None
 
@@ -60,7 +60,7 @@ class Processor(StatefulProcessor):
 
     def _begun(self) -> WindowOperator:
         if self._operator is None:
-            work = startup.loads(self._work)
+            work = self._work.load()
             from forebay.spark.worker.operator import WindowOperator
 
             self._operator = WindowOperator(work, self._handle, self._state, self._moved)

@@ -1,7 +1,7 @@
 """The functions that Spark runs over record batches, in the order in which a row meets them: pack, operator, unpack.
 
 The operator of a stream is in `forebay.spark.worker.operator`; here is the one of a batch DataFrame. Nothing is imported
-here that imports polars: it takes its number of threads when it is imported, which `startup.loads` sets first.
+here that imports polars: it takes its number of threads when it is imported, which `Shipped.load` sets first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
+from forebay.spark.worker.startup import Shipped
 from forebay.spark.worker.vnodes import PACKING
 from forebay.state.layout import SPREAD, VNODES, Layout, layout_id
 from forebay.state.places import Place
@@ -33,7 +34,7 @@ VNODE, PAYLOAD = "vnode", "payload"
 
 
 def packer(
-    plan: bytes, place: Place, layout: Layout, *, streaming: bool, reporter: Accumulator[Any] | None = None
+    plan: Shipped, place: Place, layout: Layout, *, streaming: bool, reporter: Accumulator[Any] | None = None
 ) -> ArrowMap:
     """Pack for an operator over a stream, or over a batch DataFrame, which has no state that lasts.
 
@@ -46,7 +47,7 @@ def packer(
             root = task.state_root(place)  # raises here, before any row is read, what is wrong with the query
             stored, updating = task.stored(layout, root), task.updating()
             hashed, spread = task.hashed(stored), task.spreads(stored)
-        loaded = startup.loads(plan)
+        loaded = plan.load()
         from forebay.spark.worker.pack import Packed, pack
         from forebay.spark.worker.vnodes import ids_in_turn, vnodes_of
 
@@ -91,11 +92,11 @@ def _report(reporter: Accumulator[Any], layout: Layout, batch: int, done: Packed
     reporter.add({(str(query), batch, operator, PACKING - task.number()): told})
 
 
-def buffer(plan: bytes) -> ArrowMap:
+def buffer(plan: Shipped) -> ArrowMap:
     """A buffer of rows within a task of a micro-batch, which has no state."""
 
     def buffered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        loaded = startup.loads(plan)
+        loaded = plan.load()
         from forebay.engine.buffer import passing
         from forebay.spark.worker.pack import chunks, normalized
 
@@ -104,11 +105,11 @@ def buffer(plan: bytes) -> ArrowMap:
     return buffered
 
 
-def batch_operator(plan: bytes, place: Place, output: str) -> ArrowMap:
+def batch_operator(plan: Shipped, place: Place, output: str) -> ArrowMap:
     """The operator over all rows of a virtual node of a batch DataFrame: every window fires at the end."""
 
     def run_to_end(groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        loaded = startup.loads(plan)
+        loaded = plan.load()
         from forebay.engine.open import open_instance
 
         with (
@@ -140,7 +141,7 @@ def _by_place(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.rename_columns([f"c{place}" for place in range(batch.num_columns)])
 
 
-def only_late(plan: bytes, names: list[str], column: str, *, streaming: bool) -> ArrowMap:
+def only_late(plan: Shipped, names: list[str], column: str, *, streaming: bool) -> ArrowMap:
     """The rows that come too late for a plan: structs of their columns ``c0, c1, ...`` and by how much, under ``names``."""
 
     def filtered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -148,7 +149,7 @@ def only_late(plan: bytes, names: list[str], column: str, *, streaming: bool) ->
         fired_until = task.watermark(int(batch) - 1) if streaming and batch else None
         if fired_until is None:
             return
-        loaded = startup.loads(plan)
+        loaded = plan.load()
         from forebay.spark.worker.pack import ends
 
         for rows in (each.filter(each[TIME].is_valid()) for each in batches):

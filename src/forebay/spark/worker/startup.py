@@ -13,13 +13,43 @@ from typing import Any
 from pyspark import TaskContext, cloudpickle
 
 
+class Shipped:
+    """A value that a function of Spark's takes along, and that a task loads when it needs it.
+
+    It is pickled while Spark pickles the function, so Spark finds the broadcast variables that users' functions in it have.
+    """
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Arrived, (dumps(self._value),)
+
+    def load(self) -> Any:
+        """The value, in a worker whose native thread pools are no larger than the task's share of the machine."""
+        return self._value
+
+
+class _Arrived(Shipped):
+    """It in a worker, where it is bytes until it is loaded."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Arrived, (self._data,)
+
+    def load(self) -> Any:
+        return loads(self._data)
+
+
 def dumps(value: object) -> bytes:
-    """An operator's plan as bytes, a user's functions included, as Spark ships functions."""
+    """A value as bytes, a user's functions included, as Spark ships functions."""
     return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]  # Spark has left out its types
 
 
 def loads(data: bytes) -> Any:
-    """The plan again, in a worker whose native thread pools are no larger than the task's share of the machine."""
+    """The value again; see `Shipped.load`."""
     import pyarrow as pa
 
     context = TaskContext.get()
