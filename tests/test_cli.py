@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -41,6 +42,17 @@ def test_an_export_that_fails_leaves_nothing(tmp_path):
         assert not [link for link in Path("/proc/self/fd").iterdir() if str(out) in os.path.realpath(link)]
 
 
+def test_an_export_for_which_there_is_no_room_leaves_nothing(tmp_path, monkeypatch):
+    def full(out, schema):
+        Path(out).touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq, "ParquetWriter", full)
+    with pytest.raises(InvalidArgument, match=r"cannot be written: .* No space left"):
+        _written(iter([pa.record_batch({"n": [1]})]), tmp_path / "rows.parquet")
+    assert not list(tmp_path.iterdir())
+
+
 def test_queries_are_listed():
     assert "q11-median" in invoke("queries").output
 
@@ -53,6 +65,7 @@ def test_queries_are_listed():
         (("run", "q12"), "q12 goes by the wall clock"),
         (("run", "q7", "--real-time"), "q7 goes by the wall clock"),
         (("run", "q7", "-o", "hotBidderRatio=1"), "hotBidderRatio is not an option"),
+        (("run", "q99"), "there is no query 'q99'"),
         (("run", "q7", "--rate", "0"), "rate is 0; it must be at least 1"),
         (("generate", ".", "--events", "inf"), "'inf' is not a number of events"),
         (("generate", "."), "exists already"),

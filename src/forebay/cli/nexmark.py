@@ -87,7 +87,10 @@ def run(
     """Run a query over generated events: progress while it runs, then throughput, latency, state and some results."""
     from forebay.nexmark import NexmarkConfig
     from forebay.nexmark import run as runs
+    from forebay.nexmark.queries import QUERIES
 
+    if query not in QUERIES:
+        raise InvalidArgument(f"there is no query {query!r}; there are {', '.join(QUERIES)}")
     total = number(events)
     options = {"numPartitions": str(cores), **pairs(option)}
     options |= {"rate": str(rate), "maxEventsPerTrigger": str(number(batch)), "realTime": str(real_time)}

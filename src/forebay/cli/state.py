@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from forebay.cli.terminal import console
-from forebay.errors import InvalidArgument
+from forebay.errors import ForebayError, InvalidArgument
 
 if TYPE_CHECKING:
     from forebay.state.inspection import InstanceState, OperatorState
@@ -125,7 +125,9 @@ def verify(location: Location) -> None:
 @state.command("rescale")
 def rescale_(
     checkpoint: Annotated[str, typer.Argument(help="The checkpoint location of a stopped query.")],
-    partitions: Annotated[int, typer.Argument(help="How many state partitions it gets; they divide its virtual nodes.")],
+    partitions: Annotated[
+        int, typer.Argument(help="How many state partitions it gets; they divide its virtual nodes.", min=1)
+    ],
     state_directory: Annotated[str | None, typer.Option(help="spark.forebay.stateDirectory, if the query has it.")] = None,
 ) -> None:
     """Give a stopped query another number of state partitions. Spark is started for that, with its own configuration."""
@@ -200,26 +202,28 @@ def _written(batches: Iterable[Any], out: Path) -> int:
     writers: dict[str, Any] = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
     if out.suffix not in writers:
         raise InvalidArgument(f"{out} must end with {' or '.join(writers)}")
-    rows, writer = 0, None
+    writer: Any = None
+    rows, begun = 0, False
     try:
         for batch in batches:
-            try:
-                writer = writer or writers[out.suffix](out, batch.schema)
-                writer.write_batch(batch)
-            except pa.ArrowInvalid as error:
-                raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
-            except OSError as error:
-                raise InvalidArgument(f"{out} cannot be written: {error}") from error
+            begun = True
+            writer = writer or writers[out.suffix](out, batch.schema)
+            writer.write_batch(batch)
             rows += batch.num_rows
-    except BaseException:
-        if writer is not None:  # what is there is not all of it
+        if writer is None:
+            raise InvalidArgument("there are no rows to write")
+        writer.close()
+    except BaseException as error:
+        if begun:  # what is there is not all of it
             with contextlib.suppress(Exception):
                 writer.close()
-            out.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                out.unlink(missing_ok=True)
+        if isinstance(error, pa.ArrowInvalid):
+            raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
+        if isinstance(error, OSError) and not isinstance(error, ForebayError):
+            raise InvalidArgument(f"{out} cannot be written: {error}") from error
         raise
-    if writer is None:
-        raise InvalidArgument("there are no rows to write")
-    writer.close()
     return rows
 
 
