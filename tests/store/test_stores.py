@@ -1,13 +1,15 @@
 """What both aligned stores do beside the contract; each is a list of rows (AAR) or a sum per user (RMW) by slice."""
 
+import errno
 from collections import defaultdict
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
+from forebay.errors import StateDirectoryError
 from forebay.store.aligned import AlignedStore
-from forebay.store.disk import Together
+from forebay.store.disk import Disk, Together, reported
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.rmw import open_rmw
@@ -166,6 +168,42 @@ def test_of_a_task_that_fails_nothing_stays_of_what_its_other_stores_have_commit
     for store in stores:
         store.close()
     disk.settle()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_task_puts_is_made_when_it_settles_or_when_it_is_read_or_too_much(tmp_path, monkeypatch):
+    monkeypatch.setattr("forebay.store.disk._HELD_BYTES", 10)
+    disk, one, other, third = Together(), *(tmp_path / name for name in ("one", "other", "third"))
+    disk.put(one, b"12345")
+    disk.put(other, b"12345")
+    assert list(tmp_path.iterdir()) == []
+    disk.flush(one)
+    assert list(tmp_path.iterdir()) == [one]
+    disk.unlink(other)  # which never was
+    disk.put(other, b"1234567890")
+    assert list(tmp_path.iterdir()) == [one]
+    disk.put(third, b"1")
+    assert sorted(tmp_path.iterdir()) == [one, other, third]
+    disk.unlink(third)
+    assert third.exists()
+    disk.settle()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"one": b"12345", "other": b"1234567890"}
+
+
+def test_a_disk_that_is_full_when_a_task_settles_keeps_nothing_of_it(tmp_path, monkeypatch):
+    disk = Together()
+    store = AlignedStore(tmp_path / "one", None, ["user"], SMALL, disk=disk)
+    store.append(0, rows(("ann", 1)))
+    commit(store)
+
+    def full(self, descriptor, data, path):
+        with reported("write to", path):
+            raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(Disk, "write", full)
+    with pytest.raises(StateDirectoryError, match=r"cannot write to .*: No space left"):
+        disk.settle()
+    store.close()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

@@ -176,6 +176,7 @@ class Together(Disk):
 
     def _begin(self) -> None:
         self._whole: dict[Path, bytes] = {}
+        self._held = 0
         self._files: dict[Path, None] = {}
         self._names: dict[Path, Path] = {}
         self._directories: dict[Path, None] = {}
@@ -205,13 +206,16 @@ class Together(Disk):
 
     def put(self, path: Path, data: bytes) -> None:
         self._whole[path] = data
-        if sum(map(len, self._whole.values())) > _HELD_BYTES:
+        self._held += len(data)
+        if self._held > _HELD_BYTES:
             for each in list(self._whole):
                 self.flush(each)
 
     def flush(self, path: Path) -> None:
-        if path in self._whole:
-            super().put(path, self._whole.pop(path))
+        data = self._taken(path)
+        if data is not None:
+            self._files[path] = None  # first: what is left of one that cannot be written goes, too
+            super().put(path, data)
 
     def publish(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(filenames.temporary(path.name))
@@ -241,9 +245,15 @@ class Together(Disk):
         self._disk.rename(path, target)
 
     def unlink(self, path: Path) -> None:
-        if self._whole.pop(path, None) is None:
+        if self._taken(path) is None:
             self._files.pop(path, None)
             self._removed[path] = None
+
+    def _taken(self, path: Path) -> bytes | None:
+        """What is held of a file, and no longer."""
+        data = self._whole.pop(path, None)
+        self._held -= len(data or b"")
+        return data
 
     def _sync_file(self, path: Path) -> None:
         with reported("make durable", path):
