@@ -234,13 +234,19 @@ def test_a_query_of_another_process_that_waits_for_rows_is_not_rescaled(stream, 
 
 def test_the_lock_of_a_rescale_is_its_own(tmp_path, monkeypatch):
     """A listener lets go of a query's lock after the query has been stopped; a query may be started meanwhile."""
-    monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
     (tmp_path / "metadata").touch()
     checkpoint_lock.take("query", str(tmp_path))
-    listener = threading.Timer(0.1, checkpoint_lock.release, ["query"])
-    listener.start()
+    released = threading.Event()
+
+    def release():
+        released.set()
+        checkpoint_lock.release("query")
+
+    monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 30)
+    threading.Timer(0.1, release).start()
     with checkpoint_lock.rescaling("query", str(tmp_path)):
-        assert not listener.is_alive()
+        assert released.is_set()
+        monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
         checkpoint_lock.release("query")
         with pytest.raises(UnsupportedConfiguration, match="is rescaled now"):
             checkpoint_lock.take("query", str(tmp_path))
