@@ -13,10 +13,10 @@ def loaded(program):
     return shown.stdout.split()
 
 
-def test_the_processor_is_made_without_what_runs_it():
+def test_the_stateful_processor_is_made_without_what_runs_it():
     """Spark's planning waits for a process that does this."""
-    modules = loaded("import forebay.spark.worker.processor")
-    ours = {"errors", "spark", "spark.worker", "spark.worker.processor", "spark.worker.startup"}
+    modules = loaded("import forebay.spark.worker.stateful_processor")
+    ours = {"errors", "spark", "spark.worker", "spark.worker.stateful_processor", "spark.worker.startup"}
     assert {name for name in modules if name.startswith("forebay.")} == {f"forebay.{name}" for name in ours}
     assert not [name for name in modules if name.startswith(("numpy", "pyarrow", "pandas", "polars", "numba"))]
 

@@ -52,20 +52,6 @@ class LayoutChanged(ForebayError):
     """The checkpoint was written by an operator with other keys, windows, aggregates or number of instances."""
 
 
-def described(error: BaseException) -> str:
-    """The text of an error that a user's function has raised, which may be none.
-
-    Examples
-    --------
-    >>> described(ValueError("a price of -1"))
-    'a price of -1'
-    """
-    try:
-        return str(error)
-    except Exception:
-        return "its text cannot be had"
-
-
 class ArithmeticOverflow(ForebayError, ArithmeticError):
     """A sum left the range of its type while ``spark.sql.ansi.enabled`` is true."""
 

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates.user_defined import library_of, name_of, returned, table_of
-from forebay.errors import ForebayError, ProcessorFailed, described
+from forebay.aggregates.user_defined import described, library_of, name_of, returned, table_of
+from forebay.errors import ForebayError, ProcessorFailed
 
 RUN, POSITION = "run", "position"
 

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.errors import ForebayError, InvalidArgument, ProcessorFailed, described
+from forebay.errors import ForebayError, InvalidArgument, ProcessorFailed
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,20 @@ def table_of(frame: pl.DataFrame, library: str) -> Any:
 def name_of(function: Callable[..., Any]) -> str:
     """A function's name for messages."""
     return getattr(function, "__name__", type(function).__name__)
+
+
+def described(error: BaseException) -> str:
+    """The text of an error that a user's function has raised, which may be none.
+
+    Examples
+    --------
+    >>> described(ValueError("a price of -1"))
+    'a price of -1'
+    """
+    try:
+        return str(error)
+    except Exception:
+        return "its text cannot be had"
 
 
 def returned(value: Any, schema: pa.Schema, name: str, caller: str, *, exactly: bool = False) -> pa.Table:

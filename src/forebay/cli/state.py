@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from forebay.cli.terminal import console
-from forebay.errors import ForebayError, InvalidArgument
+from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from forebay.state.inspection import InstanceState, OperatorState
@@ -195,7 +195,6 @@ def _window_facts(instance: InstanceState, manifest: Manifest | None) -> list[st
 
 def _written(batches: Iterable[Any], out: Path) -> int:
     """Write record batches to a file; how many rows there were."""
-    import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 
@@ -206,25 +205,35 @@ def _written(batches: Iterable[Any], out: Path) -> int:
     rows, begun = 0, False
     try:
         for batch in batches:
-            begun = True
-            writer = writer or writers[out.suffix](out, batch.schema)
-            writer.write_batch(batch)
+            with _writing(out):
+                begun = True
+                writer = writer or writers[out.suffix](out, batch.schema)
+                writer.write_batch(batch)
             rows += batch.num_rows
         if writer is None:
             raise InvalidArgument("there are no rows to write")
-        writer.close()
-    except BaseException as error:
+        with _writing(out):
+            writer.close()
+    except BaseException:
         if begun:  # what is there is not all of it
             with contextlib.suppress(Exception):
                 writer.close()
-            with contextlib.suppress(OSError):
-                out.unlink(missing_ok=True)
-        if isinstance(error, pa.ArrowInvalid):
-            raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
-        if isinstance(error, OSError) and not isinstance(error, ForebayError):
-            raise InvalidArgument(f"{out} cannot be written: {error}") from error
+            out.unlink(missing_ok=True)
         raise
     return rows
+
+
+@contextlib.contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Errors of writing a file as errors that name it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise InvalidArgument(f"{out} cannot hold such rows: {error}. Write a .parquet file.") from error
+    except OSError as error:
+        raise InvalidArgument(f"{out} cannot be written: {error}") from error
 
 
 def _instant(micros: int | None) -> str:

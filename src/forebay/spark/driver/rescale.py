@@ -19,7 +19,7 @@ from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfigurati
 from forebay.spark.driver import checkpoint_lock
 from forebay.spark.driver.checkpoint import Logs, require_at_home
 from forebay.spark.driver.conf import Conf
-from forebay.spark.worker.processor import STATE
+from forebay.spark.worker.stateful_processor import STATE
 from forebay.state import layout as layouts
 from forebay.state.layout import VNODES
 

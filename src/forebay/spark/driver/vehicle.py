@@ -21,9 +21,9 @@ from forebay.spark.worker import stages
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.emitted import EVENT_TIME
 from forebay.spark.worker.operator import Work
-from forebay.spark.worker.processor import Processor
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.spark.worker.startup import Shipped
+from forebay.spark.worker.stateful_processor import WindowProcessor
 from forebay.windows import FirstRows
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     listener.watch(df.sparkSession)
     reporter = metrics.reporter(df.sparkSession)
     work = Shipped(Work(bound.plan, bound.layout, place, output, reporter))
-    processor = Processor(work, idle=bound.plan.idle_timeout is not None)
+    processor = WindowProcessor(work, idle=bound.plan.idle_timeout is not None)
     packed = df.select(*bound.projection).mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )

@@ -21,8 +21,8 @@ from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.spark.driver.trees import elements, subtree
-from forebay.spark.worker.processor import STATE
 from forebay.spark.worker.stages import PAYLOAD, VNODE
+from forebay.spark.worker.stateful_processor import STATE
 from forebay.spark.worker.warming import Warmed, loading, warmer
 from forebay.state.places import Place
 

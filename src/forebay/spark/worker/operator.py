@@ -128,7 +128,7 @@ class WindowOperator:
         if first is not None or (location is not None and location.is_due(until, self._plan.patterns)):
             some = waiting if first is None else itertools.chain([first], waiting)
             location = location or Location.new(self._root, vnode, self._layout, self._directories)
-            token = yield from self._work(vnode, location, some, fired_until, until)
+            token = yield from self._run_instance(vnode, location, some, fired_until, until)
         elif location is not None:
             self._report(self._batch, location.layout, IDLE, {})
         due = self._location(token).due if token and isinstance(self._plan.windows, Buffered) else None
@@ -143,7 +143,7 @@ class WindowOperator:
     def _location(self, token: str) -> Location:
         return Location.parse(self._root, token, self._layout, self._directories)
 
-    def _work(
+    def _run_instance(
         self, vnode: int, location: Location, waiting: Iterator[bytes], fired_until: int, until: int
     ) -> Generator[pd.DataFrame, None, str | None]:
         """Have a store instance take blobs, fire and commit; gives its new token."""

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.aggregates.user_defined import described, name_of
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
-from forebay.errors import InvalidArgument, ProcessorFailed, described
+from forebay.errors import InvalidArgument, ProcessorFailed
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.spark.worker.combining import combiner_of
 from forebay.store.aligned import SLICE
@@ -285,11 +286,10 @@ def _called(what: str, function: Callable[..., Any], *arguments: Times) -> Any:
     try:
         return function(*arguments)
     except BaseException as error:  # sys.exit() raises no Exception
-        name = getattr(function, "__name__", type(function).__name__)
         raise ProcessorFailed(
-            f"the {what} {name} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} instants: "
-            f"{described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and no row "
-            "is lost."
+            f"the {what} {name_of(function)} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} "
+            f"instants: {described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and "
+            "no row is lost."
         ) from error
 
 

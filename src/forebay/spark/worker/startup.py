@@ -22,24 +22,14 @@ class Shipped:
     def __init__(self, value: object) -> None:
         self._value = value
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Arrived, (dumps(self._value),)
+    def __getstate__(self) -> bytes:
+        return dumps(self._value)
+
+    def __setstate__(self, data: bytes) -> None:
+        self._data = data
 
     def load(self) -> Any:
         """The value, in a worker whose native thread pools are no larger than the task's share of the machine."""
-        return self._value
-
-
-class _Arrived(Shipped):
-    """It in a worker, where it is bytes until it is loaded."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Arrived, (self._data,)
-
-    def load(self) -> Any:
         return loads(self._data)
 
 
@@ -63,7 +53,7 @@ def loads(data: bytes) -> Any:
 
 def load_all() -> None:
     """Import what tasks of an operator need, before there is one."""
-    worker = (f"forebay.spark.worker.{name}" for name in ("operator", "pack", "processor"))
+    worker = (f"forebay.spark.worker.{name}" for name in ("operator", "pack", "stateful_processor"))
     for module in ("pandas", "forebay.engine.open", *worker):
         importlib.import_module(module)
     with contextlib.suppress(Exception):  # the tasks that run what is compiled meet it again; others need not

@@ -24,7 +24,7 @@ STATE = "version"
 """The name under which Spark's state has the token of a virtual node."""
 
 
-class Processor(StatefulProcessor):
+class WindowProcessor(StatefulProcessor):
     """Has a `WindowOperator` run for each virtual node.
 
     Parameters
