@@ -288,8 +288,8 @@ def _called(what: str, function: Callable[..., Any], *arguments: Times) -> Any:
     except BaseException as error:  # sys.exit() raises no Exception
         raise ProcessorFailed(
             f"the {what} {name_of(function)} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} "
-            f"instants: {described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and "
-            "no row is lost."
+            f"instants: {described(error)}. Correct it and start the query again; it goes on from the micro-batch before, "
+            "and no row is lost."
         ) from error
 
 
