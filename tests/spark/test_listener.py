@@ -117,12 +117,10 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monk
     names = [Location.new(root, 0, {**each, **begun}).layout for each in (unchanged, before)]
     now = [SimpleNamespace(layout={**each, "kind": "window", "spread": "by window"}) for each in (unchanged, after)]
     monkeypatch.setattr(listener.queries, "operators", lambda plan: now)
-    found, lacking = listener._directories_of(root, "", 0, updating=False)
+    found = listener._directories_of(root, "", 0, updating=False)
+    kept = {what: begun[what] for what in ("identity", "spread") if what in begun}
     assert found == {
-        layout_id(as_stored(each.layout, updating=False)): [name] for each, name in zip(now, names, strict=True)
-    }
-    assert lacking == {
-        what: {each: [] if what in begun else there for each, there in found.items()} for what in ("identity", "spread")
+        layout_id(as_stored(each.layout, updating=False)): {name: kept} for each, name in zip(now, names, strict=True)
     }
     version = "000000000001-00000000"
     for each, name in zip(now[:1], names, strict=False):  # tasks that the listener has told nothing

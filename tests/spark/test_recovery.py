@@ -188,12 +188,13 @@ def test_no_row_data_is_left_when_the_last_window_has_fired(stream, tmp_path, ag
 def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_path):
     checkpoint = tmp_path / "ck"
 
-    def query(keys=("key",), window=WINDOW, aggregates=(), instances=2):
-        spark.conf.set("spark.forebay.instancesPerPartition", str(instances))
+    def query(keys=("key",), window=WINDOW, aggregates=(), nodes=False):
+        if nodes:
+            spark.conf.set("spark.forebay.virtualNodes", "4")
         try:
             return counts(stream.streaming("1 second"), window, keys, *aggregates)
         finally:
-            spark.conf.unset("spark.forebay.instancesPerPartition")
+            spark.conf.unset("spark.forebay.virtualNodes")
 
     run(query(), checkpoint)
     push_watermark(stream, 1)
@@ -202,13 +203,33 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
         (query(keys=["key", "k_int"]), "k_int"),
         (query(window=("30 seconds",)), "30 s, every 30 s"),
         (query(aggregates=[fb.collect_list("x")]), "collect_list(x)"),
-        (query(instances=3), "set spark.forebay.instancesPerPartition to 2"),
+        (query(nodes=True), "unset spark.forebay.virtualNodes"),
     ):
         message = failure(changed, checkpoint)
         assert "LayoutChanged: the state in" in message
         assert named in message
         assert "new checkpoint location" in message
     assert fb.progress(run(query(), checkpoint)).rowsIn == stream.static.where("ts is not null").count()
+
+
+@pytest.mark.parametrize(
+    "aggregate", [fb.median("x"), pytest.param(fb.sum("x"), marks=pytest.mark.slow)], ids=["AAR", "RMW"]
+)
+def test_state_keeps_the_number_of_instances_with_which_it_was_begun(spark, stream, tmp_path, aggregate):
+    for hour, instances in enumerate((2, None, 3), 1):
+        if instances is not None:
+            spark.conf.set("spark.forebay.instancesPerPartition", str(instances))
+        try:
+            query = run(counts(stream.streaming("1 hour"), WINDOW, ["key"], aggregate), tmp_path / "ck", "results")
+        finally:
+            spark.conf.unset("spark.forebay.instancesPerPartition")
+        if hour < 3:
+            push_watermark(stream, 2 * hour)  # the windows of the rows before fire under the next number
+    expected = oracle(stream.static.where("ts < '2024-01-01 03:00'"), F.window("ts", *WINDOW), ["key"], [aggregate])
+    assert assert_same(spark.read.parquet(str(tmp_path / "results")), expected, 1) > 50
+    assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
+    assert len(list((tmp_path / "ck").glob("forebay/*"))) == 1
+    assert {path.name.split("-")[0] for path in (tmp_path / "ck").glob("forebay/*/*-*")} == {"0", "1", "2", "4"}
 
 
 def flipped(data, other):

@@ -33,7 +33,11 @@ KIND, IDENTITY = "kind", "identity"
 VNODES = "virtualNodes"
 """What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
 
-_SETTINGS = ("instancesPerPartition", VNODES)
+INSTANCES = "instancesPerPartition"
+"""What a layout has for the number of virtual nodes in each state partition, where ``VNODES`` is not set. State keeps the
+number with which it was begun, as Spark keeps the number of state partitions."""
+
+_SETTINGS = (INSTANCES, VNODES)
 """What a layout has of the settings under ``spark.forebay``."""
 
 _ABSENT = {"outputMode": "append"}
@@ -44,6 +48,9 @@ SPREAD = "spread"
 
 _ADDED = (KIND, IDENTITY, SPREAD)
 """Layouts that state was begun with before there were these do not have them."""
+
+_KEPT = (IDENTITY, SPREAD, INSTANCES)
+"""What state keeps as it was begun, and tasks have to know."""
 
 _TOKEN = re.compile(
     f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})"
@@ -64,9 +71,16 @@ def as_stored(layout: Layout, *, updating: bool) -> Layout:
 def as_begun(layout: Layout, first: Layout) -> Layout:
     """A layout as state has it that was begun with another one, maybe by an earlier release, whose layouts say less."""
     found = {name: value for name, value in layout.items() if name not in _ADDED or name in first}
+    if INSTANCES in layout and INSTANCES in first:
+        found[INSTANCES] = first[INSTANCES]
     if KIND not in first and kind_of(layout) == "global_window":
         found["window"] = found["window"].replace(", discarding)", ", purging)")  # as it was called then
     return found
+
+
+def kept(first: Layout) -> Layout:
+    """What tasks have to know of the layout with which state was begun."""
+    return {name: first[name] for name in _KEPT if name in first}
 
 
 def _names(layout: Layout) -> list[str]:

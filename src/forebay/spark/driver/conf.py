@@ -88,7 +88,7 @@ class Conf:
     """
 
     memory_mb: int = 256
-    instances_per_partition: int = 2
+    instances_per_partition: int = 1
     virtual_nodes: int | None = None
     retain_batches: int = 2
     place: Place = field(default_factory=Place)

@@ -8,7 +8,7 @@ from pyspark.sql.streaming import StreamingQuery
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.query import operators, plan_of, root_of
-from forebay.state.layout import VNODES, Layout, as_begun, kind_of
+from forebay.state.layout import INSTANCES, VNODES, Layout, as_begun, kind_of
 from forebay.state.places import Root
 
 
@@ -63,7 +63,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
 def _instances(operator: Layout) -> str:
     if VNODES in operator:
         return f"{operator[VNODES]} virtual nodes in all state partitions together"
-    return f"{operator['instancesPerPartition']} per state partition"
+    return f"{operator[INSTANCES]} per state partition"
 
 
 def _seen(root: Root, operator: Layout) -> str:

@@ -31,9 +31,9 @@ from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import count, redefined
 from forebay.spark.driver.policies import Policies
-from forebay.spark.properties import BEGUN_WITHOUT, CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
+from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
 from forebay.state import layout as layouts
-from forebay.state.layout import IDENTITY, JOIN, SPREAD, VNODES, Layout
+from forebay.state.layout import JOIN, VNODES, Layout
 from forebay.state.places import Root
 from forebay.store import filenames
 
@@ -110,10 +110,9 @@ class _Listener(StreamingQueryListener):
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
             root = queries.root_of(query)
-            found, lacking = _directories_of(root, plan, logs.committed, updating=mode == "Update")
+            found = _directories_of(root, plan, logs.committed, updating=mode == "Update")
             if _is_seen(plan, found, logs.committed):
                 conf.set(DIRECTORIES, json.dumps(found))
-                conf.set(BEGUN_WITHOUT, json.dumps(lacking))
             _serve_metrics(session)
             sizes.learn(str(query.id), root, [name for names in found.values() for name in names])
             operators = queries.operators(plan)
@@ -238,26 +237,23 @@ def _require_even(plan: str, partitions: int) -> None:
             )
 
 
-def _directories_of(
-    root: Root, plan: str, committed: int, *, updating: bool
-) -> tuple[dict[str, list[str]], dict[str, dict[str, list[str]]]]:
-    """The directories in which the operators of a plan have state, by the names of layouts.
+def _directories_of(root: Root, plan: str, committed: int, *, updating: bool) -> dict[str, dict[str, Layout]]:
+    """The directories in which the operators of a plan have state, by the names of layouts, and what that state keeps.
 
-    And those with state that was begun by a release whose layouts did not say something yet, by what that is.
     `LayoutChanged` if there is state neither of a layout in the plan nor of one that can become such; that it does is noted
     there.
     """
     stored = (layouts.as_stored(operator.layout, updating=updating) for operator in queries.operators(plan))
     here = {layouts.layout_id(layout): layout for layout in stored}
-    found: dict[str, list[str]] = {name: [] for name in here}
+    found: dict[str, dict[str, Layout]] = {name: {} for name in here}
     there = sorted(name for name in root.safe.directories() if filenames.is_layout(name)) if here else []
     histories = {name: layouts.settled_history(root, name, committed) for name in there}
     changed = []
     for name, history in histories.items():
         begun = {each: layouts.as_begun(layout, history[0]) for each, layout in here.items()}
-        same = [each for each, layout in begun.items() if layout == history[-1]]
+        same = [name] if here.get(name) == history[-1] else [each for each, now in begun.items() if now == history[-1]]
         if same:
-            found[same[0]].append(name)
+            found[same[0]][name] = layouts.kept(history[0])
         else:
             changed.append((name, history, begun))
     for name, history, begun in changed:
@@ -268,11 +264,8 @@ def _directories_of(
         heir = min(heirs, key=lambda each: (bool(found[each]), -kept[each]))
         layouts.record(root, name, history, begun[heir], committed + 1)
         _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
-        found[heir].append(name)
-    return found, {
-        what: {each: [name for name in names if what not in histories[name][0]] for each, names in found.items()}
-        for what in (IDENTITY, SPREAD)
-    }
+        found[heir][name] = layouts.kept(history[0])
+    return found
 
 
 def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -287,7 +280,7 @@ def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         )
 
 
-def _is_seen(plan: str, found: Mapping[str, list[str]], committed: int) -> bool:
+def _is_seen(plan: str, found: Mapping[str, Mapping[str, Layout]], committed: int) -> bool:
     """Whether the driver sees the state that there is: with ``durability=local`` it may be on another machine."""
     local = any(operator.place.durability == "local" for operator in queries.operators(plan))
     return not local or committed < 0 or any(found.values())

@@ -17,7 +17,7 @@ from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import seconds
 from forebay.spark.driver.inputs import identity
-from forebay.state.layout import SPREAD, VNODES, Layout
+from forebay.state.layout import INSTANCES, SPREAD, VNODES, Layout
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, Windows
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def planned(
         "aggregates": {text: dict(columns) for text, columns in reads.items()},
         "pattern": choice.pattern.name,
         **({SPREAD: _order(conf)} if not keys and _apart(windowing.windows) else {}),
-        **({VNODES: conf.virtual_nodes} if conf.virtual_nodes else {"instancesPerPartition": conf.instances_per_partition}),
+        **({VNODES: conf.virtual_nodes} if conf.virtual_nodes else {INSTANCES: conf.instances_per_partition}),
     }
     return BoundOperator([*beside, *([] if stored_keys else key_columns), *kept], plan, schema, layout, choice, rows)
 

@@ -81,7 +81,7 @@ class WindowOperator:
         self._output, self._reporter = work.output, work.reporter
         self._root, self._updating = task.state_root(work.place), task.updating()
         self._layout = task.stored(work.layout, self._root)
-        self._directories = task.directories(self._layout)
+        self._directories = list(task.directories(self._layout))
         self._batch = int(startup.local_property("streaming.sql.batchId") or 0)
         self._disk: Disk = Together() if self._root.archive is None else LOCAL  # what an archive has is durable there
         self._last: tuple[tuple[int, str, int], dict[str, float]] | None = None

@@ -17,7 +17,7 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.startup import Shipped
-from forebay.spark.worker.vnodes import PACKING
+from forebay.spark.worker.vnodes import PACKING, ids_in_turn
 from forebay.state.layout import SPREAD, VNODES, Layout, layout_id
 from forebay.state.places import Place
 from forebay.windows import TIME, SessionWindows
@@ -49,10 +49,9 @@ def packer(
             hashed, spread = task.hashed(stored), task.spreads(stored)
         loaded = plan.load()
         from forebay.spark.worker.pack import Packed, pack
-        from forebay.spark.worker.vnodes import ids_in_turn, vnodes_of
 
         in_turn = spread and VNODES in layout
-        vnodes = ids_in_turn(layout[VNODES]) if in_turn else vnodes_of(layout, task.state_partitions())
+        vnodes = ids_in_turn(layout[VNODES]) if in_turn else task.vnodes(stored)
         updating = updating or loaded.firing is not None
         fired_until = _fired_until(loaded, streaming=streaming)
         done = Packed()
@@ -86,7 +85,7 @@ def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
 
 def _report(reporter: Accumulator[Any], layout: Layout, batch: int, done: Packed) -> None:
     """Tell the driver what a task has packed, as the work of a virtual node that there is not."""
-    operator = (task.directories(layout) or [layout_id(layout)])[0]
+    operator = next(iter(task.directories(layout)), layout_id(layout))
     query = startup.local_property("sql.streaming.queryId")
     told = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined, "hottestKeyRows": done.hottest}
     reporter.add({(str(query), batch, operator, PACKING - task.number()): told})

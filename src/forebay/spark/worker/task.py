@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 import json
 
+import numpy as np
+import numpy.typing as npt
 from pyspark import TaskContext
 
 from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.properties import BEGUN_WITHOUT, CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
+from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
 from forebay.spark.worker import startup
+from forebay.spark.worker.vnodes import vnodes_of
 from forebay.state import layout as layouts
 from forebay.state.layout import IDENTITY, SPREAD, Layout
 from forebay.state.places import Place, Root
@@ -41,28 +44,31 @@ def stored(layout: Layout, root: Root) -> Layout:
     return found
 
 
-def directories(layout: Layout) -> list[str]:
-    """In a task: where an operator had state when its query started."""
-    return _found(json.loads(startup.local_property(DIRECTORIES) or "{}"), layout)
+def directories(layout: Layout) -> dict[str, Layout]:
+    """In a task: where an operator had state when its query started, and what that keeps of how it was begun."""
+    found: dict[str, dict[str, Layout]] = json.loads(startup.local_property(DIRECTORIES) or "{}")
+    return found.get(layouts.layout_id(layout), {})
+
+
+def vnodes(layout: Layout) -> npt.NDArray[np.int32]:
+    """In a task: the virtual nodes of an operator, as many as its state was begun with."""
+    begun = next(iter(directories(layout).values()), {})
+    return vnodes_of({**layout, **begun}, state_partitions())
 
 
 def hashed(layout: Layout) -> bool:
     """In a task: whether an operator has, or may have, state in which keys are identified by Spark's hashes."""
-    return startup.local_property(DIRECTORIES) is None or _begun_without(IDENTITY, layout)
+    return startup.local_property(DIRECTORIES) is None or not _begun_with(IDENTITY, layout)
 
 
 def spreads(layout: Layout) -> bool:
     """In a task: whether virtual nodes take turns at the windows of an operator."""
-    return SPREAD in layout and not _begun_without(SPREAD, layout)
+    return SPREAD in layout and _begun_with(SPREAD, layout)
 
 
-def _begun_without(what: str, layout: Layout) -> bool:
-    """Whether an operator has state that was begun by a release whose layouts did not say something yet."""
-    return bool(_found(json.loads(startup.local_property(BEGUN_WITHOUT) or "{}").get(what, {}), layout))
-
-
-def _found(by_name: dict[str, list[str]], layout: Layout) -> list[str]:
-    return by_name.get(layouts.layout_id(layout), [])
+def _begun_with(what: str, layout: Layout) -> bool:
+    """Whether all state of an operator was begun by releases whose layouts say something."""
+    return all(what in begun for begun in directories(layout).values())
 
 
 def watermark(batch: int) -> int | None:

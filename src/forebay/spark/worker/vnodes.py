@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from forebay.state.layout import VNODES, Layout
+from forebay.state.layout import INSTANCES, VNODES, Layout
 
 IDLE = -1
 """Stands for all virtual nodes of a task that had nothing to do, in what the task tells the driver."""
@@ -33,7 +33,7 @@ def vnodes_of(layout: Layout, partitions: int) -> npt.NDArray[np.int32]:
     """
     if VNODES in layout:
         return vnode_ids(layout[VNODES], 1)
-    return vnode_ids(partitions, layout["instancesPerPartition"])
+    return vnode_ids(partitions, layout[INSTANCES])
 
 
 @functools.lru_cache(maxsize=8)
