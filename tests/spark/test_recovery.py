@@ -215,7 +215,7 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
 @pytest.mark.parametrize(
     "aggregate", [fb.median("x"), pytest.param(fb.sum("x"), marks=pytest.mark.slow)], ids=["AAR", "RMW"]
 )
-def test_state_keeps_the_number_of_instances_with_which_it_was_begun(spark, stream, tmp_path, aggregate):
+def test_state_keeps_the_number_of_instances_with_which_it_was_begun(spark, stream, tmp_path, capsys, aggregate):
     for hour, instances in enumerate((2, None, 3), 1):
         if instances is not None:
             spark.conf.set("spark.forebay.instancesPerPartition", str(instances))
@@ -228,6 +228,8 @@ def test_state_keeps_the_number_of_instances_with_which_it_was_begun(spark, stre
     expected = oracle(stream.static.where("ts < '2024-01-01 03:00'"), F.window("ts", *WINDOW), ["key"], [aggregate])
     assert assert_same(spark.read.parquet(str(tmp_path / "results")), expected, 1) > 50
     assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
+    fb.explain(query)
+    assert "instances   2 per state partition" in capsys.readouterr().out
     assert len(list((tmp_path / "ck").glob("forebay/*"))) == 1
     assert {path.name.split("-")[0] for path in (tmp_path / "ck").glob("forebay/*/*-*")} == {"0", "1", "2", "4"}
 

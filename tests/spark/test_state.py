@@ -66,7 +66,7 @@ def test_the_command_line_says_what_there_is(checkpoint):
     assert any(word in listed for word in ("window(ts, 30 s", "session_window(ts, gap"))
     assert any(word in shell("show", path) for word in ("slice from", "absorbed"))
     assert "vnode" in shell("read", path, "--rows", 3)
-    assert "4 virtual nodes" in shell("verify", path)
+    assert "2 virtual nodes" in shell("verify", path)
 
 
 def test_a_micro_batch_that_is_kept_and_one_that_is_not(spark, checkpoint):

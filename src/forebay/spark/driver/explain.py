@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.query import operators, plan_of, root_of
-from forebay.state.layout import INSTANCES, VNODES, Layout, as_begun, kind_of
+from forebay.state.layout import INSTANCES, VNODES, Layout, as_begun, as_stored, kind_of
 from forebay.state.places import Root
+
+if TYPE_CHECKING:
+    from forebay.state.inspection import OperatorState
 
 
 def explain(df: DataFrame | StreamingQuery) -> None:
@@ -32,7 +37,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
       aggregates  count(*), max(value)
       pattern     RMW, read-modify-write
       because     every aggregate has a small intermediate state that rows are merged into
-      instances   2 per state partition
+      instances   1 per state partition
     """
     if not isinstance(df, StreamingQuery | DataFrame):
         raise InvalidArgument(f"explain() got {df!r}; it takes a DataFrame, or a query that was started")
@@ -43,6 +48,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
     lines = ["== forebay =="]
     for operator in found:
         shown, choice = operator.layout, operator.choice
+        states = _states(root_of(df), shown) if isinstance(df, StreamingQuery) else []
         lines += [
             shown["window"],
             f"  keys        {', '.join(shown['keys']) or 'none'}",
@@ -53,10 +59,10 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             *([f"  when        {' and '.join(operator.conditions)}"] if operator.conditions else []),
             f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
             f"  because     {choice.reason}",
-            f"  instances   {_instances(shown)}",
+            f"  instances   {_instances(states[0].layout if states else shown)}",
         ]
         if isinstance(df, StreamingQuery) and kind_of(shown) == "custom_window":
-            lines.append(f"  seen        {_seen(root_of(df), shown)}")
+            lines.append(f"  seen        {_seen(states)}")
     print("\n".join(lines if found else [*lines, "no operator of forebay in this plan"]))
 
 
@@ -66,13 +72,19 @@ def _instances(operator: Layout) -> str:
     return f"{operator[INSTANCES]} per state partition"
 
 
-def _seen(root: Root, operator: Layout) -> str:
-    """What the stores of an operator have seen of its windows."""
+def _states(root: Root, operator: Layout) -> list[OperatorState]:
+    """The state that an operator has, where the driver sees it."""
     from forebay.state import inspection
+
+    def is_of(layout: Layout) -> bool:
+        return as_begun(as_stored(operator, updating="outputMode" in layout), layout) == layout
+
+    return [state for state in inspection.operators(root) if is_of(state.layout)]
+
+
+def _seen(states: list[OperatorState]) -> str:
+    """What the stores of an operator have seen of its windows."""
     from forebay.store.profile import Profile
 
-    states = (
-        state for state in inspection.operators(root) if as_begun(operator, state.layout) == as_begun(state.layout, operator)
-    )
     parts = (part for state in states for part in state.chosen())
     return Profile.of(instance.unaligned(version).index for instance, version in parts).advice

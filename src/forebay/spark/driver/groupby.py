@@ -97,7 +97,7 @@ class GroupedStream:
           aggregates  count(*)
           pattern     RMW, read-modify-write
           because     every aggregate has a small intermediate state that rows are merged into
-          instances   2 per state partition
+          instances   1 per state partition
         """
         from forebay.windows import Firing
 
