@@ -1,14 +1,13 @@
 """What a micro-batch costs however small it is: forebay beside Spark's own windows, in one session with the same settings.
 
-    python benchmarks/latency.py            # 20 minutes
-    python benchmarks/latency.py --quick    # 5 minutes, fewer sizes and micro-batches
-    python benchmarks/latency.py --cold     # only the start of a process
+    python benchmarks/latency.py [rows] [chain] [partitions] [cold] [--quick]
 
-Medians of the times of micro-batches (Spark's ``triggerExecution``), by rows in a micro-batch, by state partitions, and by
-operators in a chain, of tumbling medians and counts of 10 seconds; the two engines take turns, so that both meet the same
-machine. Then the start of a process, in processes of their own: the first micro-batches, and the time until the first one
-has ended; with Spark's classes as ``forebay warmup`` keeps them, and read anew (``--cold``: only that). State is in RocksDB,
-results go to Spark's noop sink. Tables go to ``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
+All parts take 40 minutes, with ``--quick`` 5: fewer sizes and micro-batches. Medians of the times of micro-batches (Spark's
+``triggerExecution``), by rows in a micro-batch, by state partitions, and by operators in a chain, of tumbling medians and
+counts of 10 seconds; the two engines take turns, so that both meet the same machine. Then the start of a process, in
+processes of their own: the first micro-batches, and the time until the first one has ended; with Spark's classes as
+``forebay warmup`` keeps them, and read anew. State is in RocksDB, results go to Spark's noop sink. Tables go to
+``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from forebay.spark.driver.shared_classes import OPTIONS
 from race import BENCH, ROOT
 
 ENGINES = ("forebay", "spark")
+PARTS = ("rows", "chain", "partitions", "cold")
 SECONDS = 2
 """Of event time in a micro-batch: every fifth one fires a window."""
 WARMING = 5
@@ -150,41 +150,45 @@ def cold(rounds: int) -> list[dict[str, object]]:
     return rows
 
 
-def warm(*, quick: bool) -> dict[str, list[dict[str, object]]]:
+def warm(parts: list[str], *, quick: bool) -> dict[str, list[dict[str, object]]]:
     rounds, files = (1, 20) if quick else (3, 30)
-    tables: dict[str, list[dict[str, object]]] = {"rows": [], "partitions": [], "chain": []}
+    tables: dict[str, list[dict[str, object]]] = {part: [] for part in parts}
 
     def add(table: str, spark: SparkSession, what: dict[str, object], function: str, rows: int, operators: int = 1) -> None:
         data = written(rows, files if rows < 1_000_000 else 12)
         tables[table].append({**what, "aggregate": function, **compared(spark, function, data, operators, rounds)})
         print(table, tables[table][-1], flush=True)
 
-    for partitions in (1, 2) if quick else (1, 2, 4):
+    for partitions in ((1, 2) if quick else (1, 2, 4)) if "partitions" in parts else (2,):
         spark = spark_session(partitions=partitions)
         spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        if partitions == 2:
-            compared(spark, "median", written(1000, files), 1, 1)  # compiles what all of them have in common
+        compared(spark, "median", written(1000, files), 1, 1)  # compiles what all of them have in common
+        if partitions == 2 and "rows" in parts:
             for rows in (1000, 100_000) if quick else (1000, 10_000, 100_000, 1_000_000):
                 for function in ("median", "count"):
                     add("rows", spark, {"rows": rows}, function, rows)
+        if partitions == 2 and "chain" in parts:
             for operators in (1, 2) if quick else (1, 2, 3):
                 add("chain", spark, {"operators": operators}, "count", 1000, operators)
-        add("partitions", spark, {"partitions": partitions}, "median", 1000)
+        if "partitions" in parts:
+            add("partitions", spark, {"partitions": partitions}, "median", 1000)
         spark.stop()
     return tables
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=[])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--cold", action="store_true")
     parser.add_argument("--first", nargs=2, metavar=("ENGINE", "AGGREGATE"))
     arguments = parser.parse_args()
     if arguments.first:
         first(*arguments.first)
         return
-    tables = {} if arguments.cold else warm(quick=arguments.quick)
-    tables["cold"] = cold(1 if arguments.quick else 3)
+    parts = arguments.parts or list(PARTS)
+    tables = warm([part for part in parts if part != "cold"], quick=arguments.quick) if parts != ["cold"] else {}
+    if "cold" in parts:
+        tables["cold"] = cold(1 if arguments.quick else 3)
     for name, rows in tables.items():
         table = pl.DataFrame(rows)
         table.write_csv(BENCH / f"latency-{name}.csv")
