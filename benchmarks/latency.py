@@ -2,7 +2,7 @@
 
     python benchmarks/latency.py [rows] [chain] [partitions] [cold] [--quick]
 
-All parts take 40 minutes, with ``--quick`` 5: fewer sizes and micro-batches. Medians of the times of micro-batches (Spark's
+``--quick`` has fewer sizes and micro-batches. Medians of the times of micro-batches (Spark's
 ``triggerExecution``), by rows in a micro-batch, by state partitions, and by operators in a chain, of tumbling medians and
 counts of 10 seconds; the two engines take turns, so that both meet the same machine. Then the start of a process, in
 processes of their own: the first micro-batches, and the time until the first one has ended; with Spark's classes as

@@ -18,8 +18,8 @@ from forebay.store.archive import MountedArchive
 from forebay.store.filenames import Version
 
 Layout = dict[str, Any]
-"""Window function, keys, pattern and number of instances, which must not change under a checkpoint; and the aggregates,
-each with the columns that it reads and their types, which may change as `evolves` says."""
+"""Window function, keys and pattern, which must not change under a checkpoint; the number of instances, which state keeps;
+and the aggregates, each with the columns that it reads and their types, which may change as `evolves` says."""
 
 APPLY, JOIN = "apply", "join("
 """How a user's function, and a join, begin among the aggregates."""

@@ -67,7 +67,7 @@ def spreads(layout: Layout) -> bool:
 
 
 def _begun_with(what: str, layout: Layout) -> bool:
-    """Whether all state of an operator was begun by releases whose layouts say something."""
+    """Whether all layouts with which an operator's state was begun have a field."""
     return all(what in begun for begun in directories(layout).values())
 
 
