@@ -29,6 +29,12 @@ def test_the_operator_is_loaded_without_the_driver_and_compiled_loops():
     ]
 
 
+def test_the_agent_is_loaded_without_compiled_loops():
+    """The first task of a host waits until it answers."""
+    modules = loaded("import forebay.replication.agent")
+    assert not [name for name in modules if name.startswith(("numba", "polars", "pandas", "pyspark"))]
+
+
 def test_public_names_are_there_when_they_are_asked_for():
     assert "forebay.api" in loaded("import forebay as fb; fb.groupBy")
     assert "forebay.api" in loaded("from forebay import *; groupBy")

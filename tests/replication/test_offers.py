@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from loopback_hosts import LAYOUT, QUERY, append, hosts, values, wait_for
@@ -37,11 +38,17 @@ def send(some, offers, *others):
     """What comes of it when host 0 makes these offers to other hosts: who holds the version, and who is left out."""
     addresses = {some.address(host): host for host in others}
     outcome = chain.send(Peers("a secret"), Holdings(some.disk(0)), offers, list(addresses))
+    assert not outcome.failed
     return [[addresses[address] for address in each] for each in (outcome.held, outcome.behind, outcome.baseless)]
 
 
 def files_of(some, version):
     return Holdings(some.disk(0)).files_of(INSTANCE, version).keys()
+
+
+def modules_of(some, host):
+    """The compiled modules that the agent of a host has loaded; what takes long to load delays its first answer."""
+    return Path(f"/proc/{some.pid(host)}/maps").read_text()
 
 
 def is_complete(some, host):
@@ -91,6 +98,7 @@ def test_a_chain_of_hosts_with_the_base_and_without_it(tmp_path):
         later = append(store, 2, slice_=2)
         assert send(some, offers_of(some, later), 3, 2, 1) == [[3, 1, 2], [], []]
         assert all(some.held(host) >= files_of(some, later) for host in (1, 2, 3))
+        assert not any("pandas" in modules_of(some, host) for host in (1, 2, 3))
 
 
 def test_a_host_that_lacks_the_base_and_much_besides_is_behind(tmp_path):

@@ -23,7 +23,7 @@ from forebay.replication.uploads import archive_of
 from forebay.store import filenames
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
-from forebay.store.segments import SEGMENT_BYTES
+from forebay.store.segment import SEGMENT_BYTES
 
 FETCH_SECONDS = 60.0
 """How long files may take, and as long as it takes"""

@@ -19,8 +19,7 @@ from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.segment import Extent
-from forebay.store.segments import SEGMENT_BYTES
+from forebay.store.segment import SEGMENT_BYTES, Extent
 from forebay.windows import Times
 
 SLICE = "slice"

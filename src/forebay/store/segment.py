@@ -20,6 +20,9 @@ from forebay.store.disk import LOCAL, Disk
 RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."
 """What is to be done about a damaged file."""
 
+SEGMENT_BYTES = 4 << 20
+"""A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
+
 _SMALL_BYTES = 64 << 10
 """A segment is in memory up to this size."""
 

@@ -14,11 +14,8 @@ from forebay.errors import StateDirectoryError
 from forebay.store import filenames
 from forebay.store.disk import Disk
 from forebay.store.filenames import Version
-from forebay.store.segment import Extent, Segment, SegmentWriter
+from forebay.store.segment import SEGMENT_BYTES, Extent, Segment, SegmentWriter
 from forebay.store.segment_reader import SegmentReader
-
-SEGMENT_BYTES = 4 << 20
-"""A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
 
 
 class Segments:

@@ -21,8 +21,7 @@ from forebay.store.manifest import KIND_BITS
 from forebay.store.pictures import Array
 from forebay.store.pieces import Pieces, by_trigger_time, cuts
 from forebay.store.row_buffer import Rows
-from forebay.store.segment import Extent
-from forebay.store.segments import SEGMENT_BYTES
+from forebay.store.segment import SEGMENT_BYTES, Extent
 
 DATA = 0
 """The kind of group that an extent is in the log: its number is the extent's."""
