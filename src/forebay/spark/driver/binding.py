@@ -130,7 +130,10 @@ def bind_call(
     aligned = aligned and firing is None  # each key's windows fire for themselves when rows come
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
     with analysis():
-        spark_columns = [_spark_column(aggregate) for aggregate in named]
+        unnamed = [_unnamed(aggregate) for aggregate in named]
+        spark_columns = [
+            column if each.name is None else column.alias(each.name) for each, column in zip(named, unnamed, strict=True)
+        ]
         times_of_results = (assignment.event_time, assignment.result)
         grouped = [*(column for column in times_of_results if column is not None), *key_columns]
         schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
@@ -148,22 +151,23 @@ def bind_call(
     if apply:
         results = _own_fields(apply)
         with analysis():
-            shown = tuple((inputs.add(F.col(quoted(name))), name) for name in df.columns)
+            shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
         aggregation = UserFunction(apply.function, shown, arrow_schema(T.StructType(results)))
         holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
         reads = {APPLY: tuple(column for column, _ in shown)}
     elif sides:
         results = sides.fields
-        side, columns = inputs.add(F.col(SIDE)), {name: inputs.add(F.col(name)) for name in sides.columns}
+        side, *names = inputs.add([F.col(SIDE), *map(F.col, sides.columns)])
+        columns = dict(zip(sides.columns, names, strict=True))
         left, right = (tuple(columns[name] for name, _ in each) for each in (sides.left, sides.right))
         aggregation = WindowJoin(sides.how, side, left, right)
         holistic = [f"join({sides.how})"]
         reads = {text: (side, *(columns[name] for name in names)) for text, names in sides.reads.items()}
     else:
         with analysis():
-            bound = tuple(inputs.bind(aggregate, field) for aggregate, field in zip(named, results, strict=True))
+            bound = inputs.bind(named, results)
         aggregation = Aggregation(key_names, bound)
-        texts = [_text(aggregate) for aggregate in named]
+        texts = [_text(aggregate, column) for aggregate, column in zip(named, unnamed, strict=True)]
         if df.isStreaming:
             require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
         holistic = [text for text, each in zip(texts, bound, strict=True) if each.function in HOLISTIC and not each.counted]
@@ -217,14 +221,9 @@ def _own_fields(apply: Apply) -> list[T.StructField]:
     return list(schema.fields)
 
 
-def _spark_column(aggregate: Aggregate) -> Column:
-    column = _unnamed(aggregate)
-    return column if aggregate.name is None else column.alias(aggregate.name)
-
-
-def _text(aggregate: Aggregate) -> str:
+def _text(aggregate: Aggregate, column: Column) -> str:
     """How an aggregate is shown and compared: as Spark shows it, but for the one that is no function in Spark."""
-    return _current(aggregate) if aggregate.function == "current" else text_of(_unnamed(aggregate))
+    return _current(aggregate) if aggregate.function == "current" else text_of(column)
 
 
 def _current(aggregate: Aggregate) -> str:
@@ -232,6 +231,7 @@ def _current(aggregate: Aggregate) -> str:
 
 
 def _unnamed(aggregate: Aggregate) -> Column:
+    """An aggregate as Spark's own function of that name, whose result has its type."""
     if aggregate.function == "all_max_by":  # Spark lacks it; a list of the same values has its type
         value, order = aggregate.arguments
         return F.collect_list(value).alias(f"all_max_by({text_of(value)}, {text_of(order)})")

@@ -129,7 +129,7 @@ def _bound(
     inputs = Inputs(df)
     with analysis():
         kinds = [field.dataType for field in df.select(*columns).schema.fields]
-        shown = tuple((inputs.add(F.col(quoted(name))), name) for name in df.columns)
+        shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
     for key, kind in zip(keys, kinds, strict=True):
         require_supported(kind, f"the key {text_of(key)}")
     names = tuple(f"k{place}" for place in range(len(keys)))

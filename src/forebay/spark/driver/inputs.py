@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -54,28 +55,62 @@ class Inputs:
     def __init__(self, df: DataFrame) -> None:
         self._df = df
         self._expressions: dict[str, Column] = {}
+        self._kinds: dict[str, T.DataType] = {}
         self.columns: list[Column] = []
         self.types: dict[str, str] = {}
+        self._alike: dict[str, list[str]] = {}
+        """Names of expressions that Spark shows alike, by what it shows."""
 
-    def add(self, column: Column) -> str:
-        """The name of an input column for an expression. Expressions are compared as Spark does, not by their text."""
-        for name, known in self._expressions.items():
-            if same_expression(known, column):
-                return name
-        kind, text = self._df.select(column).schema.fields[0].dataType, text_of(column)
+    def add(self, columns: Sequence[Column]) -> tuple[str, ...]:
+        """The names of input columns for some expressions. They are compared as Spark does, not by their text alone."""
+        return tuple(map(self._name_of, columns, self._kinds_of(columns)))
+
+    def bind(self, aggregates: Sequence[Aggregate], results: Sequence[T.StructField]) -> tuple[BoundAggregate, ...]:
+        """Aggregates bound to input columns; ``results`` are the columns that Spark would give for them."""
+        arguments = [self._arguments(aggregate) for aggregate in aggregates]
+        kinds = iter(self._kinds_of([column for each in arguments for column in each]))
+        read: list[list[Column]] = []
+        options: list[dict[str, Any]] = []
+        common = {"ansi": self._ansi}
+        for aggregate, result, columns in zip(aggregates, results, arguments, strict=True):
+            of_each = [next(kinds) for _ in columns]
+            _require_types(aggregate, result.name, of_each)
+            read.append(_converted(aggregate.function, columns, of_each))
+            options.append({**aggregate.options, **common, **self._settings(aggregate)})
+        names = iter(self.add([column for each in read for column in each]))
+        bound = []
+        for aggregate, result, columns, settings in zip(aggregates, results, read, options, strict=True):
+            inputs = tuple(next(names) for _ in columns)
+            types = tuple(_arrow(self._kinds[name]) for name in inputs)
+            bound.append(BoundAggregate(result.name, aggregate.function, inputs, types, _arrow(result.dataType), settings))
+        return tuple(bound)
+
+    def _kinds_of(self, columns: Sequence[Column]) -> list[T.DataType]:
+        """The types of expressions, of all in one analysis: each analysis takes Spark milliseconds."""
+        fields = self._df.select(*columns).schema.fields if columns else []
+        if len(fields) != len(columns):  # one of them stands for several
+            fields = [self._df.select(column).schema.fields[0] for column in columns]
+        return [field.dataType for field in fields]
+
+    def _name_of(self, column: Column, kind: T.DataType) -> str:
+        text = text_of(column)
         require_supported(kind, text)
-        name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
-        if name in self._expressions:  # of the same text
-            if resolved_alike(self._df, self._expressions[name], column):
+        alike = self._alike.setdefault(text, [])
+        for name in alike:
+            known = self._expressions[name]
+            if same_expression(known, column) or resolved_alike(self._df, known, column):
                 return name
+        name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        if alike:
             name += f"{NAMESAKE}{len(self._expressions)}"
-        self._expressions[name] = column
+        alike.append(name)
+        self._expressions[name], self._kinds[name] = column, kind
         self.columns.append(column.alias(name))
         self.types[name] = kind.simpleString()
         return name
 
-    def bind(self, aggregate: Aggregate, result: T.StructField) -> BoundAggregate:
-        """An aggregate bound to input columns; ``result`` is the column that Spark would give for it."""
+    def _arguments(self, aggregate: Aggregate) -> list[Column]:
+        """The arguments of an aggregate, without what stands for all columns."""
         name = aggregate.function
         arguments = [argument for argument in aggregate.arguments if not _is_star(argument)]
         if len(arguments) < len(aggregate.arguments) and name not in _OF_ALL:
@@ -84,28 +119,15 @@ class Inputs:
             arguments += map(quoted, self._df.columns)
             if COUNTED in aggregate.options and len(arguments) > 1:
                 raise InvalidArgument("count_distinct('*', counted=True) takes one column; leave counted out for several")
-        columns = [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
-        kinds = [self._df.select(column).schema.fields[0].dataType for column in columns]
-        options: dict[str, Any] = {**aggregate.options, "ansi": self._ansi}
-        _require_types(aggregate, result.name, kinds)
-        if name in _AS_DOUBLE:
-            columns = [column.cast("double") for column in columns]
-        elif name in _ADDED_UP:
-            columns = [_summand(columns[0], kinds[0], mean=name != "sum")]
-        elif name == "kll_sketch_agg_bigint" or (name in _HASHED and isinstance(kinds[0], T.IntegralType)):
-            columns = [columns[0].cast("long")]
-        elif name == "approx_count_distinct":
-            options |= self._hyperloglog(options["rsd"])
-            hashed = F.xxhash64(columns[0].cast(kinds[0]))  # the hash of a number goes by its type: so does the name
-            columns = [F.when(columns[0].isNotNull(), hashed)]
-        if name == "approx_percentile":
-            options["k"] = _size_of(options["accuracy"])
-        names = tuple(self.add(column) for column in columns)
-        schema = self._df.select(*columns).schema if columns else T.StructType()
-        arrow = _arrow
-        return BoundAggregate(
-            result.name, name, names, tuple(arrow(f.dataType) for f in schema), arrow(result.dataType), options
-        )
+        return [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
+
+    def _settings(self, aggregate: Aggregate) -> dict[str, Any]:
+        """What an aggregate needs beside the options that it was given."""
+        if aggregate.function == "approx_count_distinct":
+            return self._hyperloglog(aggregate.options["rsd"])
+        if aggregate.function == "approx_percentile":
+            return {"k": _size_of(aggregate.options["accuracy"])}
+        return {}
 
     @property
     def _ansi(self) -> bool:
@@ -185,6 +207,20 @@ def _nullable_within(kind: T.DataType) -> T.DataType:
         fields = (T.StructField(f.name, _nullable_within(f.dataType), metadata=f.metadata) for f in kind.fields)
         return T.StructType(list(fields))
     return kind
+
+
+def _converted(function: str, columns: list[Column], kinds: list[T.DataType]) -> list[Column]:
+    """The arguments of an aggregate as the engine takes them."""
+    if function in _AS_DOUBLE:
+        return [column.cast("double") for column in columns]
+    if function in _ADDED_UP:
+        return [_summand(columns[0], kinds[0], mean=function != "sum")]
+    if function == "kll_sketch_agg_bigint" or (function in _HASHED and isinstance(kinds[0], T.IntegralType)):
+        return [columns[0].cast("long")]
+    if function == "approx_count_distinct":
+        hashed = F.xxhash64(columns[0].cast(kinds[0]))  # the hash of a number goes by its type: so does the name
+        return [F.when(columns[0].isNotNull(), hashed)]
+    return columns
 
 
 def _summand(column: Column, kind: T.DataType, *, mean: bool) -> Column:

@@ -74,9 +74,9 @@ class RowJoin:
         for field in key_fields:
             require_supported(field.dataType, f"the key {field.name}")
         inputs = Inputs(both)
-        side = inputs.add(F.col(SIDE))
-        marked = {name: inputs.add(F.col(name)) for name in marks or ()}
-        columns = {name: inputs.add(F.col(name)) for name in sides.columns}
+        side, *names = inputs.add([F.col(name) for name in (SIDE, *(marks or ()), *sides.columns)])
+        marked = dict(zip(marks or (), names, strict=False))
+        columns = dict(zip(sides.columns, names[len(marked) :], strict=True))
         left, right = (tuple(columns[name] for name, _ in each) for each in (sides.left, sides.right))
         time = both.schema[UNITED_TIME]
         wait = F.when(F.col(SIDE), interval(waits[1])).otherwise(interval(waits[0]))

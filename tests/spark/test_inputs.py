@@ -1,0 +1,52 @@
+"""How often Spark analyses something while an operator is planned."""
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame
+
+import forebay as fb
+
+
+@pytest.fixture
+def selects(monkeypatch):
+    """The selections that were made so far, each of which Spark analyses."""
+    made, select = [], DataFrame.select
+
+    def counted(df, *columns):
+        made.append(columns)
+        return select(df, *columns)
+
+    monkeypatch.setattr(DataFrame, "select", counted)
+    return made
+
+
+@pytest.mark.parametrize(
+    "planned",
+    [
+        lambda df, columns: fb.groupBy(df, fb.window("t", "1 hour")).agg(*(fb.avg(column) for column in columns)),
+        lambda df, columns: fb.groupBy(df.select("t", *columns), fb.window("t", "1 hour")).agg(
+            fb.apply(lambda key, rows: rows, "n long")
+        ),
+        lambda df, columns: fb.buffer(df.select("t", *columns), columns[0], maxRows=9),
+        lambda df, columns: fb.join(
+            df.select("t", *columns), df.select("t", *columns), on=columns[0], window=fb.window("t", "1 hour")
+        ),
+    ],
+    ids=["aggregates", "a function", "a buffer", "a join"],
+)
+def test_columns_are_analysed_together_however_many_they_are(spark, selects, planned):
+    df = spark.range(1).select(
+        F.timestamp_seconds("id").alias("t"), *(F.col("id").alias(f"c{place}") for place in range(12))
+    )
+    numbers = []
+    for columns in (df.columns[1:3], df.columns[1:]):
+        del selects[:]
+        planned(df, columns)
+        numbers.append(len(selects))
+    assert numbers[0] == numbers[1]
+
+
+def test_an_expression_that_stands_for_several_is_refused(spark):
+    df = spark.sql("SELECT timestamp_seconds(1) t, struct(1 a, 2 b) s")
+    with pytest.raises(fb.errors.InvalidArgument, match="Spark refuses"):
+        fb.groupBy(df, fb.window("t", "1 hour")).agg(fb.count(F.col("s.*")), fb.sum("s.a"))
