@@ -59,7 +59,7 @@ class Inputs:
         self.columns: list[Column] = []
         self.types: dict[str, str] = {}
         self._alike: dict[str, list[str]] = {}
-        """Names of expressions that Spark shows alike, by what it shows."""
+        """Names of expressions that Spark shows alike, by the name of the first."""
 
     def add(self, columns: Sequence[Column]) -> tuple[str, ...]:
         """The names of input columns for some expressions. They are compared as Spark does, not by their text alone."""
@@ -95,12 +95,12 @@ class Inputs:
     def _name_of(self, column: Column, kind: T.DataType) -> str:
         text = text_of(column)
         require_supported(kind, text)
-        alike = self._alike.setdefault(text, [])
-        for name in alike:
-            known = self._expressions[name]
-            if same_expression(known, column) or resolved_alike(self._df, known, column):
-                return name
         name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        alike = self._alike.setdefault(name, [])
+        for other in alike:
+            known = self._expressions[other]
+            if same_expression(known, column) or resolved_alike(self._df, known, column):
+                return other
         if alike:
             name += f"{NAMESAKE}{len(self._expressions)}"
         alike.append(name)
