@@ -5,6 +5,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame
 
 import forebay as fb
+from forebay.spark.driver.inputs import Inputs
+from forebay.state.layout import NAMESAKE
 
 
 @pytest.fixture
@@ -44,6 +46,19 @@ def test_columns_are_analysed_together_however_many_they_are(spark, selects, pla
         planned(df, columns)
         numbers.append(len(selects))
     assert numbers[0] == numbers[1]
+
+
+def test_columns_that_are_shown_alike_keep_the_names_that_checkpoints_have(spark, selects):
+    """Each but the first is numbered by its place. One that Spark resolves to the first has its name."""
+    df = spark.range(1)
+    low, high = F.udf(lambda number: number, "long"), F.udf(lambda number: -number, "long")
+    first, *numbered = Inputs(df).add([low("id"), high("id"), high("id"), *[low("id")] * 2])
+    assert numbered[:2] == [f"{first}{NAMESAKE}1", f"{first}{NAMESAKE}2"]
+    assert numbered[2] == numbered[3]
+    assert len(set(Inputs(df).add([F.col("id"), df.id, df["id"]]))) == 1
+    del selects[:]
+    Inputs(df).add([F.udf(lambda number: number, "long")("id") for _ in range(20)])
+    assert len(selects) == 20
 
 
 def test_an_expression_that_stands_for_several_is_refused(spark):

@@ -98,10 +98,11 @@ class Inputs:
         name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
         alike = self._alike.setdefault(name, [])
         for other in alike:
-            known = self._expressions[other]
-            if same_expression(known, column) or resolved_alike(self._df, known, column):
+            if same_expression(self._expressions[other], column):
                 return other
         if alike:
+            if resolved_alike(self._df, self._expressions[name], column):  # the first alone: names are in checkpoints
+                return name
             name += f"{NAMESAKE}{len(self._expressions)}"
         alike.append(name)
         self._expressions[name], self._kinds[name] = column, kind
