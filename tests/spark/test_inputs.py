@@ -1,4 +1,4 @@
-"""How often Spark analyses something while an operator is planned."""
+"""Input columns: how often Spark analyses them while an operator is planned, and their names."""
 
 import pytest
 from pyspark.sql import functions as F

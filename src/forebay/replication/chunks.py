@@ -46,7 +46,7 @@ def received(reader: flight.MetadataRecordBatchReader) -> Iterator[tuple[memoryv
         if not said.get("held", True):
             raise NotHeld("the sender does not hold it")
         crc = said["crc"]
-        data = chunk.data[0]  # by its buffer: any conversion of pyarrow's would import pandas, at the first offer of all
+        data = chunk.data[0]  # read by its buffer: to convert it, pyarrow would import pandas while the sender waits
         yield memoryview(data.buffers()[1])[data.offset : data.offset + len(data)], crc
 
 
