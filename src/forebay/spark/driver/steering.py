@@ -24,7 +24,8 @@ ran there are waiting again in the same attempt at their stage, with the locatio
 nor anything else is asked again. If no other task of the stage has waited for some time they run anywhere at once, else when
 both times above have passed. If the executor had output of the shuffle, the first of them fails to fetch it, Spark runs the
 missing part of pack and begins a new attempt at the stage, and only that asks the coordinator. Until the micro-batch has
-ended, the coordinator is therefore told again and again where the lost partitions are wanted.
+ended, the coordinator is therefore told again and again where the lost partitions are wanted. `forebay.spark.driver.doomed`
+sees to it that the first of them fails soon.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import itertools
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,6 +45,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
+from forebay.spark.driver.doomed import Doomed
 from forebay.spark.driver.trees import elements
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
@@ -128,6 +131,7 @@ class Steering:
         self._callbacks: list[OnLost] = []
         self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
+        self._looked = time.time()
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -279,12 +283,13 @@ class Steering:
             try:
                 if not self._query.isActive:
                     return
-                alive = self._alive()
+                looked, alive = time.time(), self._alive()
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
                     present = self._met({each.id: each for each in self.executors() if each.id in there}, present)
+                self._looked = looked
                 before, batch = batch, self.batch
                 with self._lock:
                     if batch != before:
@@ -311,6 +316,9 @@ class Steering:
         return executors
 
     def _lost(self, executor: Executor) -> None:
+        if not executor.leaving:
+            since = self._looked
+            threading.Thread(target=self._end_doomed, args=[executor.id, since], name="forebay doomed", daemon=True).start()
         with self._lock:
             partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
             for partition in [partition for partition, each in self._wanted.items() if each.id == executor.id]:
@@ -331,6 +339,16 @@ class Steering:
         else:
             with self._lock:
                 self._disturbed.update(placement)
+
+    def _end_doomed(self, lost: str, since: float) -> None:
+        """Have tasks fail soon that must, of those that began after an executor was seen for the last time."""
+        try:
+            places = {each.id: _place_of(each) for each in self.executors() if not each.leaving}
+            ended = Doomed(self._context, str(self._query.runId), lost, since).end(places)
+        except Py4JError as error:
+            _log.info("tasks that must fail are left to Spark: %s", error)
+        else:
+            _log.info("%d tasks were ended that read what was lost with the executor %s", ended, lost)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""
