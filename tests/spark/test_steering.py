@@ -184,7 +184,7 @@ def losing(spark, cluster):
     lost, chosen = run.host(first), [run.host(second), run.host(third)]
     (run.directory / "slow").touch()
     run.add()
-    while not list(run.directory.glob(f"running-{lost}-*")):
+    while not all(list(run.directory.glob(f"running-{host}-*")) for host in (lost, *chosen)):
         time.sleep(0.05)
     cluster.kill(lost)
     run.query.processAllAvailable()
@@ -222,10 +222,18 @@ def test_who_had_a_partition_is_known_after_others_have_taken_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path):
+@pytest.mark.parametrize(
+    ("cores", "waits"),
+    [
+        pytest.param(1, {"spark.locality.wait.process": "1h"}, id="tasks that wait for an executor"),
+        pytest.param(2, {"spark.shuffle.io.retryWait": "1h"}, id="tasks that begin at once elsewhere"),
+    ],
+)
+def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path, cores, waits):
+    """Spark by itself has the tasks of a lost executor wait so long before it makes again what was lost."""
     conf = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}  # the rows that come fire earlier windows
-    with Cluster(hosts=3, directory=tmp_path) as cluster:
-        first, asked, chosen, after, found, expected = cluster.run(losing, conf=conf)
+    with Cluster(hosts=3, cores=cores, directory=tmp_path) as cluster:
+        first, asked, chosen, after, found, expected = cluster.run(losing, conf={**conf, **waits})
     ((executor, partitions),) = asked
     assert executor == first
     assert {0, 1} <= set(partitions)

@@ -24,8 +24,8 @@ ran there are waiting again in the same attempt at their stage, with the locatio
 nor anything else is asked again. If no other task of the stage has waited for some time they run anywhere at once, else when
 both times above have passed. If the executor had output of the shuffle, the first of them fails to fetch it, Spark runs the
 missing part of pack and begins a new attempt at the stage, and only that asks the coordinator. Until the micro-batch has
-ended, the coordinator is therefore told again and again where the lost partitions are wanted. `forebay.spark.driver.doomed`
-sees to it that the first of them fails soon.
+ended, the coordinator is therefore told again and again where the lost partitions are wanted. In
+`forebay.spark.driver.lost_output` is how that is made to take less time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
-from forebay.spark.driver.doomed import Doomed
+from forebay.spark.driver.lost_output import LostOutput
 from forebay.spark.driver.trees import elements
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
@@ -131,7 +131,7 @@ class Steering:
         self._callbacks: list[OnLost] = []
         self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
-        self._looked = time.time()
+        self._seen: tuple[float, frozenset[str]] = 0.0, frozenset()
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -283,13 +283,12 @@ class Steering:
             try:
                 if not self._query.isActive:
                     return
-                looked, alive = time.time(), self._alive()
+                alive = self._seen_alive()
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
                     present = self._met({each.id: each for each in self.executors() if each.id in there}, present)
-                self._looked = looked
                 before, batch = batch, self.batch
                 with self._lock:
                     if batch != before:
@@ -307,6 +306,14 @@ class Steering:
                     _log.warning("forebay could not look for lost executors: %s", error)
                 failed = True
 
+    def _seen_alive(self) -> frozenset[str]:
+        """The executors that are alive. What those had made is made again that were alive at the last look."""
+        since, before = self._seen
+        self._seen = _, alive = time.time(), self._alive()
+        for lost in before - alive:
+            threading.Thread(target=self._make_again, args=[lost, since], name="forebay lost output", daemon=True).start()
+        return alive
+
     def _met(self, executors: dict[str, Executor], before: Mapping[str, Executor]) -> dict[str, Executor]:
         """Tell of executors that were not there before; gives all."""
         with self._lock:
@@ -316,9 +323,6 @@ class Steering:
         return executors
 
     def _lost(self, executor: Executor) -> None:
-        if not executor.leaving:
-            since = self._looked
-            threading.Thread(target=self._end_doomed, args=[executor.id, since], name="forebay doomed", daemon=True).start()
         with self._lock:
             partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
             for partition in [partition for partition, each in self._wanted.items() if each.id == executor.id]:
@@ -340,15 +344,14 @@ class Steering:
             with self._lock:
                 self._disturbed.update(placement)
 
-    def _end_doomed(self, lost: str, since: float) -> None:
-        """Have tasks fail soon that must, of those that began after an executor was seen for the last time."""
+    def _make_again(self, lost: str, since: float) -> None:
+        """Have made again what an executor had made, which was seen for the last time at some time."""
         try:
-            places = {each.id: _place_of(each) for each in self.executors() if not each.leaving}
-            ended = Doomed(self._context, str(self._query.runId), lost, since).end(places)
-        except Py4JError as error:
-            _log.info("tasks that must fail are left to Spark: %s", error)
+            made = LostOutput(self._context, str(self._query.runId), lost, since).make_again()
+        except Exception as error:  # whatever it is, Spark goes on
+            _log.info("what the executor %s had made is left to Spark: %s", lost, error)
         else:
-            _log.info("%d tasks were ended that read what was lost with the executor %s", ended, lost)
+            _log.info("what the executor %s had made was made again of %d shuffles", lost, made)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""
