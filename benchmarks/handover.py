@@ -113,7 +113,6 @@ COMMON = {
     "spark.decommission.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(PARTITIONS),
-    "spark.shuffle.io.retryWait": "1s",  # as docs/handover.md says
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
 }

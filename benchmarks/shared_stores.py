@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import redis
 
 import report
 from forebay.access_patterns import Pattern
@@ -161,7 +162,12 @@ def main() -> None:
         events = Path(directory) / "parquet"
         measured(events, size, asked(2), "shared")  # code is compiled
         for count in arguments.patterns:
-            found = [measured(events, size, asked(count), state) for state in arguments.states]
+            try:
+                found = [measured(events, size, asked(count), state) for state in arguments.states]
+            except redis.RedisError as error:
+                raise SystemExit(
+                    f"Redis has gone away while {count} patterns were measured: {error}. Run it again."
+                ) from error
             if len({each["results"] for each in found}) > 1:
                 raise SystemExit(f"not all give as many results: {found}")
             rows += found

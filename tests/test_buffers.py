@@ -14,7 +14,7 @@ from forebay.aggregates.processor import Processor
 from forebay.engine.buffer import passing
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
-from forebay.errors import InvalidArgument, ProcessorFailed
+from forebay.errors import ProcessorFailed
 from forebay.store import open_stores
 from forebay.store.options import Options
 from forebay.windows import HIGH, LOW, Buffered
@@ -190,7 +190,10 @@ def test_a_processor_that_raises_is_named_with_the_key_and_loses_nothing(tmp_pat
     ],
 )
 def test_a_processor_that_returns_other_columns_is_an_error(wrong, message):
-    with pytest.raises(InvalidArgument, match=message):
+    with pytest.raises(
+        ProcessorFailed,
+        match=rf"of fb.buffer failed for the 1 rows of the key \(1,\): (?s:.*){message}(?s:.*)no row is lost",
+    ):
         list(passing(iter([batch_of([(1, 1)])]), plan(wrong).aggregation))
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import json
 
 import pytest
 from pyspark.sql import DataFrame
@@ -88,9 +89,10 @@ def test_keys_that_may_be_different_functions_are_refused(stream):
     "names",
     [
         pytest.param(("sliding", "tumbling by s", "totals of visits"), id="some"),
-        pytest.param((*PATTERNS,), id="all", marks=pytest.mark.slow),
+        pytest.param((*PATTERNS,), id="all"),
     ],
 )
+@pytest.mark.slow
 def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_path, names):
     push_watermark(stream, 1)
     rows = stream.static.where(F.col("ts") < "2024-01-01 00:30")
@@ -100,6 +102,26 @@ def test_every_batch_fails_once_after_its_state_is_written(spark, stream, tmp_pa
         assert assert_same(patterns.of(name, total), expected(rows, name), len(PATTERNS[name][1])) > 10
     assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
     assert fb.progress(query).rowsLate == 0
+
+
+def test_every_batch_fails_once_while_windows_fire(spark, stream, tmp_path):
+    """Windows fire in nearly every micro-batch, and rows are late; of all that a failed attempt did, nothing is left."""
+
+    def decades(times):
+        return times - times % 10_000_000, times - times % 10_000_000 + 10_000_000
+
+    push_watermark(stream, 1)
+    names = ("sliding", "tumbling by s", "visits", "totals of visits")
+    custom = fb.custom_window(decades)
+    patterns = shared(stream.streaming("1 second"), names).add("decades", custom, fb.median("x"), fb.count("s").alias("n"))
+    quiet = run(patterns.results(), tmp_path / "quiet", "quiet_patterns")
+    total, query = total_when_every_batch_fails_once(spark, patterns.results(), tmp_path / "ck")
+    for name in (*names, "decades"):
+        keys = len(PATTERNS[name][1]) if name in PATTERNS else 1
+        assert assert_same(patterns.of(name, total), patterns.of(name, spark.table("quiet_patterns")), keys) > 10
+    assert fb.progress(query).rowsLate == fb.progress(quiet).rowsLate > 0
+    given = [json.loads(progress.json)["sink"]["numOutputRows"] for progress in quiet.recentProgress]
+    assert sum(rows > 0 for rows in given) > 3
 
 
 @pytest.mark.slow

@@ -74,28 +74,33 @@ class Processor:
                     yield batch
 
     def _result(self, rows: pl.DataFrame) -> pa.Table:
-        shown = [pl.col(column).alias(name) for column, name in self.columns]
         if self.function is None:
-            return returned(rows.select(shown), self.schema, "fb.buffer", "fb.buffer")
+            return returned(self._shown(rows), self.schema, "fb.buffer", "fb.buffer")
         try:
-            value = self.function(table_of(rows.select(shown), self.library))
+            return self._made(rows, self.function)
         except BaseException as error:  # a panic of polars is no Exception, nor is sys.exit()
-            raise self._failure(rows, shown, error) from error
-        return returned(value, self.schema, name_of(self.function), "fb.buffer", exactly=True)
+            raise self._failure(rows, self.function, error) from error
 
-    def _failure(self, rows: pl.DataFrame, shown: list[pl.Expr], error: BaseException) -> ForebayError:
+    def _shown(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.select(pl.col(column).alias(name) for column, name in self.columns)
+
+    def _made(self, rows: pl.DataFrame, function: Callable[[Any], Any]) -> pa.Table:
+        value = function(table_of(self._shown(rows), self.library))
+        return returned(value, self.schema, name_of(function), "fb.buffer", exactly=True)
+
+    def _failure(self, rows: pl.DataFrame, function: Callable[[Any], Any], error: BaseException) -> ForebayError:
         """Says for which key the function fails, which is found by calling it for one key after the other."""
-        assert self.function is not None
         whose = f"rows of {rows[POSITION].n_unique()} keys together, and for none of them alone"
         for group in rows.partition_by(POSITION, maintain_order=True):
             try:
-                self.function(table_of(group.select(shown), self.library))
+                self._made(group, function)
             except BaseException as alone:
                 error = alone
                 whose = f"the {group.height} rows of the key {group.select(self.keys).row(0)!r}"
                 break
+        failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
         return ProcessorFailed(
-            f"the processor {name_of(self.function)} of fb.buffer raised {type(error).__name__} for {whose}: "
+            f"the processor {name_of(function)} of fb.buffer {failed} for {whose}: "
             f"{described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and "
             "no row is lost."
         )

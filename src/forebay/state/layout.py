@@ -24,6 +24,9 @@ and the aggregates, each with the columns that it reads and their types, which m
 APPLY, JOIN = "apply", "join("
 """How a user's function, and a join, begin among the aggregates."""
 
+DISTINCT = "DISTINCT "
+"""In the text of an aggregate that keeps how often each value came, and gives how many different ones there were."""
+
 NAMESAKE = "#"
 """In the name of an input whose text is also that of another one: it goes by their order, which must not change then."""
 
@@ -166,7 +169,8 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
 
     It may when nothing but aggregates differ from the last one, at least one has stayed, those that have read the columns
     that they read before, and no column has ever had a wider type. What is added starts as if its columns had been NULL
-    until now. Joins keep their columns.
+    until now. Joins keep their columns. A number of values does not give way to one of different values, as which an earlier
+    release may have meant it.
     """
     before = history[-1]
     old, new = before["aggregates"], layout["aggregates"]
@@ -178,6 +182,7 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
     return (
         all(widens(kind, types[name]) for name, kind in had if name in types)
         and all({*new[text]} <= {*old[text]} for text in {*old} & {*new} if text != APPLY)
+        and {text.replace(DISTINCT, "") for text in {*new} - {*old} if DISTINCT in text}.isdisjoint({*old} - {*new})
         and (not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1])
         and not any(NAMESAKE in name for name in (*types, *dict(had)))
     )

@@ -36,7 +36,7 @@ from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, Sides
-from forebay.state.layout import APPLY
+from forebay.state.layout import APPLY, DISTINCT
 from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding
 
 NOTHING = "a_"
@@ -222,7 +222,12 @@ def _own_fields(apply: Apply) -> list[T.StructField]:
 
 
 def _text(aggregate: Aggregate, column: Column) -> str:
-    """How an aggregate is shown and compared: as Spark shows it, but for the one that is no function in Spark."""
+    """How an aggregate is shown and compared: as Spark shows it, but for what Spark does not have or does not tell.
+
+    Spark shows the number of different values as that of all. From their counts, both are partial aggregates of one column.
+    """
+    if aggregate.function == "count_distinct" and aggregate.options.get(COUNTED):
+        return f"count({DISTINCT}{text_of(aggregate.arguments[0])})"
     return _current(aggregate) if aggregate.function == "current" else text_of(column)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -98,7 +99,7 @@ def buffer(
     if not named:
         raise InvalidArgument("buffer() needs at least one key: it says which rows go on together, in their order")
     for name, bound in (("maxRows", maxRows), ("maxBytes", maxBytes)):
-        if not isinstance(bound, int) or bound < 1:
+        if isinstance(bound, bool) or not isinstance(bound, Integral) or bound < 1:
             raise InvalidArgument(f"buffer() got {name}={bound!r}; a bound is a positive integer")
     if processor is None and schema is not None:
         raise InvalidArgument("buffer() got a schema without a processor; without one, rows keep their columns")
@@ -110,7 +111,7 @@ def buffer(
     wait = None if interval is None else microseconds(df.sparkSession, "interval", interval)
     if wait is not None and wait <= 0:
         raise InvalidArgument(f"interval {interval!r} is not positive; leave it out for a buffer within each micro-batch")
-    return _bound(df, conf, named, wait, maxRows, maxBytes, processor, fields)
+    return _bound(df, conf, named, wait, int(maxRows), int(maxBytes), processor, fields)
 
 
 def _bound(

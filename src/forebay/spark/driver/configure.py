@@ -38,8 +38,9 @@ DAEMON = "spark.python.daemon.module"
 LOADED = "forebay.spark.worker.daemon"
 PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
+RETRY_WAIT, RETRIES = "spark.shuffle.io.retryWait", "spark.shuffle.io.maxRetries"
 
-STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE)
+STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT, RETRIES)
 """What counts only if it is set before there is a session, of what `missing` may name."""
 
 LOCAL = "local[*]"
@@ -118,6 +119,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
         settings[PARTITIONS] = str(cores)
     if not is_local(master) and LOCALITY not in given:
         settings[LOCALITY_OF_STATE] = "30s"
+    if not is_local(master) and RETRY_WAIT not in given and RETRIES not in given:
+        settings |= {RETRY_WAIT: "1s", RETRIES: "15"}
     if is_local(master):
         settings[PATH] = str(Path(site.__file__).parent)
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):

@@ -22,10 +22,10 @@ put aside and closed after it, so a task that is running when its partition is s
 *When an executor is lost*, the driver knows it as soon as the connection breaks, and this module a look later. Tasks that
 ran there are waiting again in the same attempt at their stage, with the locations that they had: neither the coordinator
 nor anything else is asked again. If no other task of the stage has waited for some time they run anywhere at once, else when
-both times above have passed. If the executor had output of the shuffle, the first of them fails to fetch it, Spark runs the
-missing part of pack and begins a new attempt at the stage, and only that asks the coordinator. Until the micro-batch has
-ended, the coordinator is therefore told again and again where the lost partitions are wanted. In
-`forebay.spark.driver.lost_output` is how that is made to take less time.
+both times above have passed, or when `forebay.spark.driver.locality` lets them go. If the executor had output of the
+shuffle, the first of them fails to fetch it, Spark runs the missing part of pack and begins a new attempt at the stage, and
+only that asks the coordinator. Until the micro-batch has ended, the coordinator is therefore told again and again where the
+lost partitions are wanted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ import itertools
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,8 +43,8 @@ from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
+from forebay.spark.driver import locality
 from forebay.spark.driver import query as queries
-from forebay.spark.driver.lost_output import LostOutput
 from forebay.spark.driver.trees import elements
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
@@ -131,7 +130,6 @@ class Steering:
         self._callbacks: list[OnLost] = []
         self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
-        self._seen: tuple[float, frozenset[str]] = 0.0, frozenset()
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -283,7 +281,7 @@ class Steering:
             try:
                 if not self._query.isActive:
                     return
-                alive = self._seen_alive()
+                alive = self._alive()
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
@@ -306,14 +304,6 @@ class Steering:
                     _log.warning("forebay could not look for lost executors: %s", error)
                 failed = True
 
-    def _seen_alive(self) -> frozenset[str]:
-        """The executors that are alive. What those had made is made again that were alive at the last look."""
-        since, before = self._seen
-        self._seen = _, alive = time.time(), self._alive()
-        for lost in before - alive:
-            threading.Thread(target=self._make_again, args=[lost, since], name="forebay lost output", daemon=True).start()
-        return alive
-
     def _met(self, executors: dict[str, Executor], before: Mapping[str, Executor]) -> dict[str, Executor]:
         """Tell of executors that were not there before; gives all."""
         with self._lock:
@@ -323,6 +313,8 @@ class Steering:
         return executors
 
     def _lost(self, executor: Executor) -> None:
+        if not executor.leaving:
+            threading.Thread(target=self._let_go, args=[executor.id], name="forebay locality", daemon=True).start()
         with self._lock:
             partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
             for partition in [partition for partition, each in self._wanted.items() if each.id == executor.id]:
@@ -344,14 +336,12 @@ class Steering:
             with self._lock:
                 self._disturbed.update(placement)
 
-    def _make_again(self, lost: str, since: float) -> None:
-        """Have made again what an executor had made, which was seen for the last time at some time."""
+    def _let_go(self, lost: str) -> None:
         try:
-            made = LostOutput(self._context, str(self._query.runId), lost, since).make_again()
+            if locality.let_go(self._context, str(self._query.runId), lost):
+                _log.info("tasks that waited for executors though the executor %s is lost were let go anywhere", lost)
         except Exception as error:  # whatever it is, Spark goes on
-            _log.info("what the executor %s had made is left to Spark: %s", lost, error)
-        else:
-            _log.info("what the executor %s had made was made again of %d shuffles", lost, made)
+            _log.info("tasks go on waiting for executors though the executor %s is lost: %s", lost, error)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""

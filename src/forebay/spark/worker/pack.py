@@ -142,7 +142,9 @@ class Packed:
         self.rows += rows
         self.out += out
         self.combined += rows if combined else 0
-        sample = owners[:: max(1, rows // SAMPLE_ROWS)]
+        step = max(1, rows // SAMPLE_ROWS)
+        begins = np.arange(0, rows - step + 1, step)
+        sample = owners[begins + np.random.default_rng(rows).integers(0, step, len(begins))]  # a key may come every so often
         most = int(np.unique(sample, return_counts=True)[1].max())
         self.hottest += round(most / len(sample) * rows)
 
