@@ -361,11 +361,12 @@ def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tm
         return fb.groupBy(growing.streaming(wide=wide), fb.window("ts", *WINDOW), "key").agg(*aggregates)
 
     growing.grow(0)
-    run(query(fb.sum("i"), fb.sum("dec")), tmp_path)
+    run(query(fb.sum("i"), fb.sum("dec"), fb.count("i")), tmp_path)
     growing.grow(1)
     refused = {
         "narrower": (query(fb.sum("i"), wide=False), "sum(i) of a_i bigint"),
         "others": (query(fb.max("i"), fb.count("*")), "max(i)"),
+        "different": (query(fb.sum("i"), fb.count_distinct("i", counted=True)), "count(DISTINCT i) of a_i"),
         "pattern": (query(fb.sum("i"), fb.median("i")), "the checkpoint has RMW, the query now has AAR"),
         "scale": (
             fb.groupBy(
