@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 from faults import ANYTHING, EVERYTHING, NOTHING, Crash, Disk
 
+from forebay.engine.plan import END_OF_TIME, NEVER
+from forebay.engine.shared import SharedInstance
 from forebay.errors import CorruptState, VersionNotFound
-from forebay.store import extent_groups, extent_log, index_log, segments, window_extents
+from forebay.store import extent_groups, extent_log, index_log, open_stores, segments, window_extents
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive
 from forebay.store.disk import LOCAL, Together
@@ -23,6 +25,7 @@ from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.rmw import open_rmw
 from forebay.store.unaligned import SLOT, UnalignedStore
+from test_shared_patterns import packed, shared
 
 BEFORE = 10
 """Batches before the one that crashes; by then extents are combined and files are compacted and collected."""
@@ -117,8 +120,31 @@ class Totals(Sessions):
         return sum(values)
 
 
+class Patterns:
+    """The stores of several patterns over the same events: aligned windows, references and partial aggregates in one log."""
+
+    NAMES = "sliding list", "visits", "every three", "total of four", "tumbling total"
+
+    def open(self, directory, version, archive, disk=LOCAL):
+        open_stores.forget(directory)  # as after a restart
+        fired_until = NEVER if version is None else (version.number - 1) * 10
+        return SharedInstance(shared(self.NAMES), directory, version, fired_until, archive, disk)
+
+    def run(self, instance, number):
+        random = np.random.default_rng(number)
+        times, keys = random.integers(number * 10 - 15, number * 10 + 15, ROWS), random.integers(0, 9, ROWS)
+        rows = [(time, str(key), number * ROWS + place) for place, (time, key) in enumerate(zip(times, keys, strict=True))]
+        instance.ingest(packed(self.NAMES, rows))
+        fired = list(instance.fire(number * 10))
+        assert fired or number < 3
+        return instance.commit(number)
+
+    def content(self, instance):
+        return sorted(str(row) for batch in instance.fire(END_OF_TIME) for row in batch.to_pylist())
+
+
 OPTIONS = Options(memory_bytes=1 << 20, read_batch_ratio=0.2)
-KINDS = {"AAR": Lists, "AUR": Sessions, "RMW": Sums, "RMW of sessions": Totals}
+KINDS = {"AAR": Lists, "AUR": Sessions, "RMW": Sums, "RMW of sessions": Totals, "patterns": Patterns}
 
 
 def versions(kind, directory, archive, numbers, version=None, disk=LOCAL, together=False):
@@ -143,8 +169,13 @@ def expected(name, number):
 
 
 @pytest.mark.parametrize("place", ["in place", "archived", "together"])
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        *((name, 61 if name == "patterns" else 7) for name in KINDS),
+        *(pytest.param(name, 7 if name == "patterns" else 1, marks=pytest.mark.slow) for name in KINDS),
+    ],
+)
 def test_a_crash_at_any_change(tmp_path, name, place, every):
     kind, pick = KINDS[name](), random.Random(name)
     archived, together = place == "archived", place == "together"
