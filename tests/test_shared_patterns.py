@@ -39,6 +39,7 @@ from forebay.windows import (
     AlignedWindows,
     CountWindows,
     CustomWindows,
+    Preceding,
     SessionWindows,
     SharedWindows,
     bound_of,
@@ -60,13 +61,19 @@ def within(gap):
 
 def pattern(windows, aggregates, keys=("k0",), gap=0):
     holistic = any(each in (VALUES, SHOPS) for each in aggregates)
-    unaligned = Pattern.AUR if holistic else Pattern.RMW
+    unaligned = Pattern.AUR if holistic or isinstance(windows, Preceding) else Pattern.RMW
     aligned = Pattern.AAR if holistic else Pattern.RMW
     chosen = aligned if isinstance(windows, AlignedWindows) else unaligned
     inputs = dict.fromkeys(name for each in aggregates for name in each.inputs)
     window = NUMBERS if isinstance(windows, CountWindows) else INSTANTS
+    timed = [("event_time", INSTANTS.field(0).type)] if isinstance(windows, Preceding) else []
     schema = pa.schema(
-        [("window", window), *((key, pa.string()) for key in keys), *((each.label, each.result) for each in aggregates)]
+        [
+            *timed,
+            ("window", window),
+            *((key, pa.string()) for key in keys),
+            *((each.label, each.result) for each in aggregates),
+        ]
     )
     packed = pa.schema([(name, COLUMNS[name]) for name in (*keys, *inputs)])
     return WindowPlan(windows, packed, keys, Aggregation(keys, tuple(aggregates)), chosen, schema, OPTIONS), gap
@@ -85,12 +92,15 @@ PATTERNS = {
     "five every two": pattern(CountWindows(5, 2), [SHOPS, COUNT]),
     "total of four": pattern(CountWindows(4, 2), [TOTAL]),
     "custom": pattern(CustomWindows(within(70)), [VALUES]),
+    "last three": pattern(Preceding(rows=3), [VALUES, COUNT]),
+    "last half minute by shop": pattern(Preceding(span=30), [TOTAL, VALUES], ("k0", "k_shop")),
 }
 
 
 def own(name):
     """The columns of a pattern's results that not all have."""
-    return PATTERNS[name][0].schema.remove(1)
+    schema = PATTERNS[name][0].schema
+    return schema.remove(schema.get_field_index("k0"))
 
 
 def shared(names):
@@ -119,6 +129,8 @@ def events(rows):
 
 def bounds(name, times):
     plan, gap = PATTERNS[name]
+    if isinstance(plan.windows, Preceding):
+        return {START: times}
     if isinstance(plan.windows, SessionWindows):
         return {START: times, END: times + gap}
     if isinstance(plan.windows, CustomWindows):
@@ -190,7 +202,8 @@ class Shared:
                 name = row.pop("pattern")
                 (member,) = (each for each in plan.members if each.name == name)
                 columns = {each: row.pop(f"p{place}") for each, place in zip(own(name).names, member.places, strict=True)}
-                results[name].append({"window": columns.pop("window"), "k0": row.pop("k0"), **columns})
+                before = {each: columns.pop(each) for each in ("event_time", "window") if each in columns}
+                results[name].append({**before, "k0": row.pop("k0"), **columns})
                 assert not any(row.values())  # what other patterns have
         self.version, self.fired_until = instance.commit(), watermark
         self.metrics, self.counters = instance.metrics, instance.counters
@@ -253,6 +266,22 @@ def test_each_pattern_gives_what_it_gives_alone(tmp_path_factory, names, batches
     late = min(each.counters.rows_late for each in apart)
     assert together.counters.rows_late <= late
     assert len(names) > 1 or together.counters.rows_late == late
+
+
+def test_rows_that_precede_others_are_shared(tmp_path):
+    names = ["last three", "last half minute by shop", "visits", "sliding list"]
+    chance, together = random.Random(1), Shared(tmp_path / "shared")
+    apart, given = [Alone(name, tmp_path / name) for name in names], 0
+    for batch in range(20):
+        rows, watermark = some_rows(chance, batch * 20), batch * 20 - 30
+        found = together.run(names, rows, watermark)
+        for each in apart:
+            assert told(found[each.name], each.name) == told(each.run(rows, watermark), each.name)
+            given += len(found[each.name])
+    assert given > 1000
+    together.run(names, [], 10_000)
+    together.run(names, [], 10_001)
+    assert together.metrics.events < 20  # of 800: what the next row of each key needs, and a few beside
 
 
 def some_rows(chance, center, count=40):

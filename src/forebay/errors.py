@@ -59,6 +59,8 @@ class ArithmeticOverflow(ForebayError, ArithmeticError):
 class ProcessorFailed(ForebayError):
     """A user's function has raised an error: that of ``fb.apply``, the processor of a buffer, or a custom window's.
 
+    Or a processor has returned other columns than its schema has.
+
     Operator action: correct the function and start the query again. The last committed version is intact.
     """
 

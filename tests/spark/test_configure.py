@@ -25,7 +25,6 @@ from forebay.spark.driver.configure import (
     PROVIDER,
     RECORDS,
     RENAMING,
-    RETRIES,
     RETRY_WAIT,
     ROCKSDB,
     SOCKETS,
@@ -55,7 +54,7 @@ def settings(builder):
 ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
 ANYWHERE |= {DAEMON: LOADED} if sys.platform == "linux" else {}
 LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true", PATH: str(Path(site.__file__).parent)}
-CLUSTER = ANYWHERE | {LOCALITY_OF_STATE: "30s", RETRY_WAIT: "1s", RETRIES: "15"}
+CLUSTER = ANYWHERE | {LOCALITY_OF_STATE: "30s", RETRY_WAIT: "1s"}
 
 
 def test_what_a_local_session_has_left_is_not_for_a_cluster(fresh, monkeypatch):
@@ -139,8 +138,7 @@ def test_what_is_set_is_left_alone(fresh, monkeypatch):
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
     assert settings(SparkSession.builder) == CLUSTER
     assert LOCALITY_OF_STATE not in settings(SparkSession.builder.config("spark.locality.wait", "1s"))
-    assert RETRIES not in settings(SparkSession.builder.config(RETRY_WAIT, "5s"))
-    assert RETRY_WAIT not in settings(SparkSession.builder.config(RETRIES, 3))
+    assert settings(SparkSession.builder.config(RETRY_WAIT, "5s"))[RETRY_WAIT] == "5s"
 
 
 def test_what_a_running_session_has_is_left_alone(spark):

@@ -124,6 +124,37 @@ def test_every_batch_fails_once_while_windows_fire(spark, stream, tmp_path):
     assert sum(rows > 0 for rows in given) > 3
 
 
+def test_windows_that_precede_each_row(spark, stream, tmp_path):
+    """They give what they give alone: columns, what Spark knows of these, and rows, of a batch and of a stream."""
+    last, recent, count = fb.preceding("ts", rows=3), fb.preceding("ts", "10 seconds"), fb.count("*").alias("n")
+    asked = {
+        "last": (last, [fb.max("i").alias("m"), fb.current("u").alias("u"), count], []),
+        "by s": (recent, [count], ["s"]),
+    }
+    push_watermark(stream, 1)
+
+    def made(df):
+        patterns = fb.patterns(df, "key")
+        for name, (window, aggregates, keys) in asked.items():
+            patterns = patterns.add(name, window, *aggregates, keys=keys)
+        return patterns.add("sliding", fb.window("ts", "30 seconds", "10 seconds"), fb.median("x"))
+
+    for df in (stream.static.where(F.col("ts") < "2024-01-01 00:30"), stream.streaming("2 seconds")):
+        patterns, found = made(df), None
+        if df.isStreaming:
+            found = spark.table(run(patterns.results(), tmp_path / "shared", "shared_preceding").name)
+        for name, (window, aggregates, keys) in asked.items():
+            alone, of = fb.groupBy(df, window, "key", *keys).agg(*aggregates), patterns.of(name, found)
+            assert of.columns == alone.columns
+            if df.isStreaming:
+                assert patterns.of(name).schema == alone.schema
+                table = name.replace(" ", "_")
+                alone = spark.table(run(alone, tmp_path / table, table).name)
+            assert of.exceptAll(alone).isEmpty()
+            assert alone.exceptAll(of).isEmpty()
+            assert of.count() > 100
+
+
 @pytest.mark.slow
 def test_late_rows_are_those_of_each_pattern_alone(spark, stream, tmp_path):
     push_watermark(stream, 1)

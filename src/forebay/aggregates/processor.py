@@ -95,9 +95,10 @@ class Processor:
             try:
                 self._made(group, function)
             except BaseException as alone:
-                error = alone
-                whose = f"the {group.height} rows of the key {group.select(self.keys).row(0)!r}"
-                break
+                if type(alone) is type(error):  # others come of being called for so little
+                    error = alone
+                    whose = f"the {group.height} rows of the key {group.select(self.keys).row(0)!r}"
+                    break
         failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
         return ProcessorFailed(
             f"the processor {name_of(function)} of fb.buffer {failed} for {whose}: "

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.access_patterns import Pattern
 from forebay.store.options import Options
-from forebay.windows import Firing, Windows
+from forebay.windows import Firing, Preceding, Windows
 
 if TYPE_CHECKING:
     from forebay.aggregates.aggregation import Aggregation
@@ -107,7 +107,8 @@ class Member:
     shared_keys : int
         How many of its keys all patterns have; they come before the others.
     places : tuple of int
-        In which columns of the results of all its own are: its window, its other keys, its aggregates. See `in_common`.
+        In which columns of the results of all its own are: those before its keys, its other keys, its aggregates. See
+        `in_common`.
     """
 
     name: str
@@ -115,6 +116,17 @@ class Member:
     plan: WindowPlan
     shared_keys: int
     places: tuple[int, ...]
+
+
+def before_keys(windows: Windows) -> int:
+    """How many columns results have before their keys: the window, and before it the time of the row if it is a row's.
+
+    Examples
+    --------
+    >>> before_keys(Preceding(rows=3))
+    2
+    """
+    return 2 if isinstance(windows, Preceding) else 1
 
 
 Kind = TypeVar("Kind")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from forebay.access_patterns import Pattern
 from forebay.engine.instance import Instance, counted, require_same_time
 from forebay.engine.observer import Observer
-from forebay.engine.plan import NEVER, Member, WindowPlan
+from forebay.engine.plan import NEVER, Member, WindowPlan, before_keys
 from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
@@ -41,6 +41,7 @@ from forebay.windows import (
     AlignedWindows,
     CountWindows,
     CustomWindows,
+    Preceding,
     SessionWindows,
     Times,
     bound_of,
@@ -123,7 +124,8 @@ class SharedInstance:
         if isinstance(windows, CountWindows):
             all_ = np.ones(batch.num_rows, np.bool_)
             return all_, all_
-        open_ = batch[bound_of(END, each.position)].to_numpy() > self._fired_until
+        ends = times if isinstance(windows, Preceding) else batch[bound_of(END, each.position)].to_numpy()
+        open_ = ends > self._fired_until
         return open_, open_
 
     def _store(self, batch: pa.RecordBatch, times: Times, taken: Mask) -> References:
@@ -158,7 +160,9 @@ class SharedInstance:
             high, low = identities([batch[name] for name in by], batch.num_rows, self._stores.base.secret)
             keys[by] = pa.array(high), pa.array(low)
         columns |= dict(zip((HIGH, LOW), keys[by], strict=True))
-        if isinstance(windows, SessionWindows):
+        if isinstance(windows, Preceding):
+            columns |= {START: batch[TIME]}
+        elif isinstance(windows, SessionWindows):
             columns |= {START: batch[TIME], END: batch[bound_of(END, each.position)]}
         elif isinstance(windows, CustomWindows):
             bounds = {name: bound_of(name, each.position) for name in (START, END, ETT)}
@@ -178,9 +182,11 @@ class SharedInstance:
     def _told(self, member: Member, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Results of a pattern as the operator gives them: its name, the common keys, its own columns in their places."""
         schema, rows = self._plan.schema, batch.num_rows
-        own = dict(zip(member.places, [batch.column(0), *batch.columns[1 + member.shared_keys :]], strict=True))
+        first = before_keys(member.plan.windows)
+        further = first + member.shared_keys
+        own = dict(zip(member.places, [*batch.columns[:first], *batch.columns[further:]], strict=True))
         columns = [pa.array([member.name], schema.field(0).type).take(pa.array(np.zeros(rows, np.int8)))]
-        columns += batch.columns[1 : 1 + member.shared_keys]
+        columns += batch.columns[first:further]
         columns += [own[place] if place in own else pa.nulls(rows, schema.field(place).type) for place in self._places]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 

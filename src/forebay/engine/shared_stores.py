@@ -16,6 +16,7 @@ from forebay.engine.aligned import AlignedInstance, aligned_store
 from forebay.engine.counts import CountInstance
 from forebay.engine.instance import Instance
 from forebay.engine.plan import Member, WindowPlan
+from forebay.engine.preceding import PrecedingInstance
 from forebay.engine.sessions import SessionInstance
 from forebay.engine.stored_form import StoredForm
 from forebay.store.aligned import AlignedStore
@@ -34,6 +35,7 @@ from forebay.windows import (
     TIME,
     AlignedWindows,
     CountWindows,
+    Preceding,
 )
 
 
@@ -199,7 +201,9 @@ def _columns(plan: WindowPlan) -> Hashable:
     return plan.packed, tuple(plan.aggregation.columns)
 
 
-def _kind(plan: WindowPlan) -> type[SessionInstance | CountInstance]:
+def _kind(plan: WindowPlan) -> type[SessionInstance | CountInstance | PrecedingInstance]:
+    if isinstance(plan.windows, Preceding):
+        return PrecedingInstance
     return CountInstance if isinstance(plan.windows, CountWindows) else SessionInstance
 
 

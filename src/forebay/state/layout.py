@@ -195,10 +195,13 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
         for name in sorted({*before, *layout} - {*_ADDED})
         if before.get(name) != layout.get(name)
     )
+    distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]
+    earlier = "A number of different values that an earlier release has counted is not told from one of all. "
     return LayoutChanged(
         f"the state in {root.safe} was written by another operator:{differences}\n"
         "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
-        "wider. Change the query back, or start it with a new checkpoint location."
+        f"wider. {earlier if distinct == [False, True] else ''}"
+        "Change the query back, or start it with a new checkpoint location."
     )
 
 

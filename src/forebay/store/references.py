@@ -103,6 +103,7 @@ class ReferenceStore(UnalignedStore):
             if EVENT not in rows.columns:
                 return
             self._read_last = slots, rows[SLOT].to_numpy(), rows[EVENT].to_numpy()
-        _, owners, references = self._read_last
+        known, owners, references = self._read_last
         self._events.release(references[np.isin(owners, slots)])
-        self._read_last = None
+        left = np.setdiff1d(known, slots)
+        self._read_last = (left, owners, references) if len(left) else None

@@ -167,7 +167,8 @@ def bind_call(
         with analysis():
             bound = inputs.bind(named, results)
         aggregation = Aggregation(key_names, bound)
-        texts = [_text(aggregate, column) for aggregate, column in zip(named, unnamed, strict=True)]
+        rows = any(each.function in HOLISTIC and not each.counted for each in bound)
+        texts = [_text(aggregate, column, rows=rows) for aggregate, column in zip(named, unnamed, strict=True)]
         if df.isStreaming:
             require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
         holistic = [text for text, each in zip(texts, bound, strict=True) if each.function in HOLISTIC and not each.counted]
@@ -221,12 +222,13 @@ def _own_fields(apply: Apply) -> list[T.StructField]:
     return list(schema.fields)
 
 
-def _text(aggregate: Aggregate, column: Column) -> str:
+def _text(aggregate: Aggregate, column: Column, *, rows: bool) -> str:
     """How an aggregate is shown and compared: as Spark shows it, but for what Spark does not have or does not tell.
 
-    Spark shows the number of different values as that of all. From their counts, both are partial aggregates of one column.
+    Spark shows the number of different values as that of all. Where not rows are stored, but partial aggregates of them,
+    these are not the same.
     """
-    if aggregate.function == "count_distinct" and aggregate.options.get(COUNTED):
+    if not rows and aggregate.function == "count_distinct":
         return f"count({DISTINCT}{text_of(aggregate.arguments[0])})"
     return _current(aggregate) if aggregate.function == "current" else text_of(column)
 

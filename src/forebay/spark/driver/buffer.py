@@ -74,8 +74,8 @@ def buffer(
     Raises
     ------
     ForebayError
-        Whatever could not run, with what to change. If the processor raises an error, the query stops with
-        `ProcessorFailed`, which names the processor and the key; no row is lost.
+        Whatever could not run, with what to change. If the processor raises an error, or returns other columns than its
+        schema has, the query stops with `ProcessorFailed`, which names the processor and the key; no row is lost.
 
     Examples
     --------

@@ -38,9 +38,9 @@ DAEMON = "spark.python.daemon.module"
 LOADED = "forebay.spark.worker.daemon"
 PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
-RETRY_WAIT, RETRIES = "spark.shuffle.io.retryWait", "spark.shuffle.io.maxRetries"
+RETRY_WAIT = "spark.shuffle.io.retryWait"
 
-STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT, RETRIES)
+STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT)
 """What counts only if it is set before there is a session, of what `missing` may name."""
 
 LOCAL = "local[*]"
@@ -119,8 +119,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
         settings[PARTITIONS] = str(cores)
     if not is_local(master) and LOCALITY not in given:
         settings[LOCALITY_OF_STATE] = "30s"
-    if not is_local(master) and RETRY_WAIT not in given and RETRIES not in given:
-        settings |= {RETRY_WAIT: "1s", RETRIES: "15"}
+    if not is_local(master):
+        settings[RETRY_WAIT] = "1s"
     if is_local(master):
         settings[PATH] = str(Path(site.__file__).parent)
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):

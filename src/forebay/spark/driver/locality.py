@@ -1,18 +1,19 @@
-"""Tasks that wait for executors, though they must fail wherever they run.
+"""Tasks that wait for executors, though hardly one of them can succeed wherever it runs.
 
 When an executor is lost, Spark begins its tasks again in the same attempt at their stage. If they read a shuffle that it had
-a part of, the first of them fails for want of it. Only then Spark has that part made once more, and begins a new attempt,
-whose tasks it sends to where state is. Until then each waits for the executor that had been chosen for it, be it the lost
-one, for as long as ``spark.locality.wait.process`` says. That is for nothing, so they are let go anywhere.
+a part of, they fail for want of it, but for those that need nothing of that part. When the first has failed, Spark has the
+part made once more, and begins a new attempt, whose tasks it sends to where state is. Until then each waits for the executor
+that had been chosen for it, be it the lost one, for as long as ``spark.locality.wait.process`` says. That is for nothing, so
+they are let go anywhere.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from forebay.spark.driver.trees import elements
@@ -23,11 +24,11 @@ SECONDS = 60.0
 _PACE, _CALM = 0.05, 1.0
 """Between two looks, and until nothing is missing for good, in seconds."""
 
-_WAITS = [f"spark.locality.wait.{level}" for level in ("process", "node", "rack")]
 
+def let_go(context: Any, run: str) -> int:
+    """After a loss, let the tasks of a query go anywhere that wait for executors though something is missing that they read.
 
-def let_go(context: Any, run: str, executor: str) -> int:
-    """Let the tasks of a query go anywhere that must fail because an executor was lost; of how many stages there were some.
+    Other stages and queries are left alone. Gives the number of attempts at stages of which there were such tasks.
 
     Parameters
     ----------
@@ -35,20 +36,20 @@ def let_go(context: Any, run: str, executor: str) -> int:
         The JVM's.
     run : str
         The run of the query.
-    executor : str
-        The id of the executor.
     """
-    free: set[tuple[int, int]] = set()
+    found: set[tuple[int, int]] = set()
     now = began = seen = time.monotonic()
     while now - seen < _CALM and now - began < SECONDS:
-        for stage in _lacking(context, run):
-            seen, attempt = now, (stage.stageId(), stage.currentAttemptId())
-            if attempt not in free and stage.numActiveTasks() + stage.numCompletedTasks() < stage.numTasks():
-                free.add(attempt)
-                _wait_no_more(context, executor)
+        try:
+            for stage in _lacking(context, run):
+                seen = now
+                if stage.numActiveTasks() + stage.numCompletedTasks() < stage.numTasks() and _wait_no_more(context, stage):
+                    found.add((stage.stageId(), stage.currentAttemptId()))
+        except Py4JError:  # as when the scheduler changes what is looked at
+            pass
         time.sleep(_PACE)
         now = time.monotonic()
-    return len(free)
+    return len(found)
 
 
 def _lacking(context: Any, run: str) -> Iterator[Any]:
@@ -64,14 +65,14 @@ def _lacking(context: Any, run: str) -> Iterator[Any]:
                     yield stage.get()
 
 
-def _wait_no_more(context: Any, executor: str) -> None:
-    """Have tasks wait for no executor. Spark looks anew how long they are to wait when one is said to leave."""
-    jvm, conf = SparkContext._jvm, context.conf()
-    assert jvm is not None
-    with contextlib.ExitStack() as restored:
-        for name in _WAITS:
-            before = conf.get(name, None)
-            restored.callback(*((conf.remove, name) if before is None else (conf.set, name, before)))
-            conf.set(name, "0s")
-        leaving = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("it is lost", jvm.scala.Option.empty())
-        context.taskScheduler().executorDecommission(executor, leaving)
+def _wait_no_more(context: Any, stage: Any) -> bool:
+    """Have the tasks of an attempt at a stage wait for no executor; whether Spark knows the attempt."""
+    scheduler, gateway = context.taskScheduler(), SparkContext._gateway
+    assert gateway is not None
+    tasks = scheduler.taskSetManagerForAttempt(stage.stageId(), stage.currentAttemptId())
+    if tasks.isDefined():
+        waits = tasks.get().localityWaits()
+        none = gateway.new_array(gateway.jvm.long, len(waits))
+        getattr(tasks.get(), "localityWaits_$eq")(none)
+        scheduler.backend().reviveOffers()
+    return bool(tasks.isDefined())

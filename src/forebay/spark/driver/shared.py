@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.assignments import CountWindow, CustomWindow, SessionWindow, TimeWindow
+from forebay.spark.driver.assignments import CountWindow, CustomWindow, PrecedingWindow, SessionWindow, TimeWindow
 from forebay.spark.driver.columns import Keys, keys_of, quoted
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.vehicle import run
@@ -17,7 +17,7 @@ from forebay.spark.driver.vehicle import run
 if TYPE_CHECKING:
     from forebay.spark.driver.shared_binding import Asked
 
-_Shared = TimeWindow | SessionWindow | CountWindow | CustomWindow
+_Shared = TimeWindow | SessionWindow | CountWindow | PrecedingWindow | CustomWindow
 
 
 class SharedPatterns:
@@ -35,8 +35,8 @@ class SharedPatterns:
         name : str
             What it is called in the results, and in the state when a query is started again.
         window : Window
-            `window`, `session_window` with a fixed gap, `count_window` or `custom_window`. All windows over event time must
-            be over the same column.
+            `window`, `session_window` with a fixed gap, `count_window`, `preceding` or `custom_window`. All windows over
+            event time must be over the same column.
         *aggregates : Aggregate or Apply
             What ``groupBy(...).agg()`` would take, but for `when`: filter the results of the pattern instead, which `of`
             gives.
@@ -57,7 +57,7 @@ class SharedPatterns:
         if not isinstance(window, _Shared):
             raise InvalidArgument(
                 f"the pattern {name!r} has {window!r} for its window; patterns that share events have fb.window, "
-                "fb.session_window, fb.count_window or fb.custom_window. Write fb.groupBy for others."
+                "fb.session_window, fb.count_window, fb.preceding or fb.custom_window. Write fb.groupBy for others."
             )
         if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
             raise InvalidArgument(
@@ -115,7 +115,7 @@ class SharedPatterns:
         Returns
         -------
         DataFrame
-            The window, the keys, the aggregates.
+            The window, the keys, the aggregates; with `preceding` the time of the event before them.
         """
         from forebay.spark.driver.shared_results import PATTERN
 
@@ -125,11 +125,13 @@ class SharedPatterns:
             raise InvalidArgument(f"there is no pattern {name!r}; there are: {known}")
         all_ = self.results()
         common = [F.col(quoted(field.name)) for field in all_.schema.fields[1 : 1 + len(self._keys)]]
-        window, *others = (
+        own = [
             F.col(f"{quoted(name)}.{quoted(field.name)}").alias(field.name, **_metadata(field.metadata))
             for field in all_.select(f"{quoted(name)}.*").schema.fields
-        )
-        return (all_ if results is None else results).where(F.col(PATTERN) == name).select(window, *common, *others)
+        ]
+        first = 2 if isinstance(asked.window, PrecedingWindow) else 1
+        columns = [*own[:first], *common, *own[first:]]
+        return (all_ if results is None else results).where(F.col(PATTERN) == name).select(*columns)
 
 
 def _metadata(metadata: dict[str, object]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.functions import Aggregate, Apply
-from forebay.engine.plan import Member, WindowPlan
+from forebay.engine.plan import Member, WindowPlan, before_keys
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import arrow_schema, require_alike
 from forebay.spark.driver.assignments import SessionWindow, Window
@@ -54,8 +54,8 @@ def bind_patterns(
         packed = [F.lit(True).alias(NOTHING)]
     common: tuple[Key, ...] = calls[0].keys[: len(keys)]
     results = shared_results(
-        calls[0].schema.fields[1 : 1 + len(keys)],
-        {each.name: _own(call.schema.fields, len(keys)) for each, call in zip(asked, calls, strict=True)},
+        calls[0].schema.fields[_first(calls[0]) :][: len(keys)],
+        {each.name: _own(call, len(keys)) for each, call in zip(asked, calls, strict=True)},
     )
     told = [_told(each.name, call) for each, call in zip(asked, calls, strict=True)]
     bound = planned(
@@ -94,10 +94,15 @@ def _further_keys(df: DataFrame, asked: Sequence[Asked]) -> tuple[dict[str, Colu
     return dict(zip(names, columns, strict=True)), [[next(of_each) for _ in each.keys] for each in asked]
 
 
-def _own(fields: Sequence[T.StructField], shared_keys: int) -> list[T.StructField]:
-    """The columns of a pattern's results that not all patterns have: its window, its other keys, its aggregates."""
-    window, *others = fields
-    return [window, *others[shared_keys:]]
+def _first(call: Call) -> int:
+    """The place of the first key in a pattern's results."""
+    return before_keys(call.windowing.windows)
+
+
+def _own(call: Call, shared_keys: int) -> list[T.StructField]:
+    """The columns that only a pattern's results have: those before its keys, its other keys, its aggregates."""
+    fields, first = call.schema.fields, _first(call)
+    return [*fields[:first], *fields[first + shared_keys :]]
 
 
 def _time_of(df: DataFrame, asked: Sequence[Asked], calls: Sequence[Call]) -> tuple[Column, str]:

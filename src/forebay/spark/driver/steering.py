@@ -130,6 +130,8 @@ class Steering:
         self._callbacks: list[OnLost] = []
         self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
+        self._seen: frozenset[str] = frozenset()
+        self._going: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -281,7 +283,7 @@ class Steering:
             try:
                 if not self._query.isActive:
                     return
-                alive = self._alive()
+                alive = self._seen_alive()
                 there = alive - self._leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
@@ -313,8 +315,6 @@ class Steering:
         return executors
 
     def _lost(self, executor: Executor) -> None:
-        if not executor.leaving:
-            threading.Thread(target=self._let_go, args=[executor.id], name="forebay locality", daemon=True).start()
         with self._lock:
             partitions = [partition for partition in range(self.partitions) if self._was_at(partition, executor.id)]
             for partition in [partition for partition, each in self._wanted.items() if each.id == executor.id]:
@@ -336,12 +336,20 @@ class Steering:
             with self._lock:
                 self._disturbed.update(placement)
 
-    def _let_go(self, lost: str) -> None:
+    def _seen_alive(self) -> frozenset[str]:
+        """The executors that are alive. Nothing waits in vain for those that were so at the last look."""
+        before, self._seen = self._seen, self._alive()
+        if before - self._seen and not (self._going is not None and self._going.is_alive()):
+            self._going = threading.Thread(target=self._let_go, name="forebay locality", daemon=True)
+            self._going.start()
+        return self._seen
+
+    def _let_go(self) -> None:
         try:
-            if locality.let_go(self._context, str(self._query.runId), lost):
-                _log.info("tasks that waited for executors though the executor %s is lost were let go anywhere", lost)
+            if locality.let_go(self._context, str(self._query.runId)):
+                _log.info("tasks that waited for executors, though something that they read was lost, were let go anywhere")
         except Exception as error:  # whatever it is, Spark goes on
-            _log.info("tasks go on waiting for executors though the executor %s is lost: %s", lost, error)
+            _log.info("tasks may go on waiting for executors that are lost: %s", error)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""
