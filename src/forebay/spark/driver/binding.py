@@ -167,7 +167,7 @@ def bind_call(
         with analysis():
             bound = inputs.bind(named, results)
         aggregation = Aggregation(key_names, bound)
-        rows = any(each.function in HOLISTIC and not each.counted for each in bound)
+        rows = isinstance(windows, Preceding) or any(each.function in HOLISTIC and not each.counted for each in bound)
         texts = [_text(aggregate, column, rows=rows) for aggregate, column in zip(named, unnamed, strict=True)]
         if df.isStreaming:
             require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
