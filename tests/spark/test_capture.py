@@ -24,6 +24,7 @@ from forebay.harness.operators import WORKLOADS
 SECOND = 1_000_000
 FILES, ROWS = 4, 500
 CONF = "spark.forebay.captureTrace"
+INSTANCES = "spark.forebay.instancesPerPartition"
 
 SUM, LIST = fb.sum("value"), fb.collect_list("value")
 TUMBLING, SLIDING = fb.window("ts", "5 seconds"), fb.window("ts", "4 seconds", "2 seconds")
@@ -94,10 +95,12 @@ def captured(spark, events, one_partition, tmp_path_factory):
     place = tmp_path_factory.mktemp("captured")
     streams = [streaming(spark, each, place / str(number)) for number, each in enumerate(events)]
     results = []
+    spark.conf.set(INSTANCES, "2")
     for name, (_, read, plan) in CASES.items():
         spark.conf.set(CONF, str(place / name))
         results.append(plan(*(streams[number] for number in read)).select(F.lit(name).alias("case")))
     spark.conf.unset(CONF)
+    spark.conf.unset(INSTANCES)
     every = functools.reduce(DataFrame.union, results)
 
     def run():
