@@ -169,8 +169,8 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
 
     It may when nothing but aggregates differ from the last one, at least one has stayed, those that have read the columns
     that they read before, and no column has ever had a wider type. What is added starts as if its columns had been NULL
-    until now. Joins keep their columns. A number of values does not give way to one of different values, as which an earlier
-    release may have meant it.
+    until now. Joins keep their columns. ``count(x)`` is not replaced by the number of different values of ``x``: an earlier
+    release wrote both so.
     """
     before = history[-1]
     old, new = before["aggregates"], layout["aggregates"]
@@ -196,7 +196,7 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
         if before.get(name) != layout.get(name)
     )
     distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]
-    earlier = "A number of different values that an earlier release has counted is not told from one of all. "
+    earlier = "An earlier release may have meant count(...) as the number of different values, which cannot go on. "
     return LayoutChanged(
         f"the state in {root.safe} was written by another operator:{differences}\n"
         "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "

@@ -9,11 +9,11 @@ they are let go anywhere.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from forebay.spark.driver.trees import elements
@@ -21,14 +21,16 @@ from forebay.spark.driver.trees import elements
 SECONDS = 60.0
 """So long a query is looked at after a loss, at most."""
 
+_log = logging.getLogger("forebay")
+
 _PACE, _CALM = 0.05, 1.0
 """Between two looks, and until nothing is missing for good, in seconds."""
 
 
-def let_go(context: Any, run: str) -> int:
+def let_go(context: Any, run: str) -> None:
     """After a loss, let the tasks of a query go anywhere that wait for executors though something is missing that they read.
 
-    Other stages and queries are left alone. Gives the number of attempts at stages of which there were such tasks.
+    Other stages and queries are left alone. Nothing is raised: without it Spark only takes longer.
 
     Parameters
     ----------
@@ -37,19 +39,20 @@ def let_go(context: Any, run: str) -> int:
     run : str
         The run of the query.
     """
-    found: set[tuple[int, int]] = set()
+    gone = False
     now = began = seen = time.monotonic()
     while now - seen < _CALM and now - began < SECONDS:
         try:
             for stage in _lacking(context, run):
                 seen = now
                 if stage.numActiveTasks() + stage.numCompletedTasks() < stage.numTasks() and _wait_no_more(context, stage):
-                    found.add((stage.stageId(), stage.currentAttemptId()))
-        except Py4JError:  # as when the scheduler changes what is looked at
-            pass
+                    gone = True
+        except Exception as error:  # as when the scheduler changes what is looked at, or the session ends
+            _log.debug("tasks that may wait for executors that are lost could not be looked for: %s", error)
         time.sleep(_PACE)
         now = time.monotonic()
-    return len(found)
+    if gone:
+        _log.info("tasks that waited for executors, though something that they read was lost, were let go anywhere")
 
 
 def _lacking(context: Any, run: str) -> Iterator[Any]:

@@ -43,8 +43,8 @@ from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
-from forebay.spark.driver import locality
 from forebay.spark.driver import query as queries
+from forebay.spark.driver.locality import let_go
 from forebay.spark.driver.trees import elements
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
@@ -340,16 +340,10 @@ class Steering:
         """The executors that are alive. Nothing waits in vain for those that were so at the last look."""
         before, self._seen = self._seen, self._alive()
         if before - self._seen and not (self._going is not None and self._going.is_alive()):
-            self._going = threading.Thread(target=self._let_go, name="forebay locality", daemon=True)
+            of_the_query = self._context, str(self._query.runId)
+            self._going = threading.Thread(target=let_go, args=of_the_query, name="forebay locality", daemon=True)
             self._going.start()
         return self._seen
-
-    def _let_go(self) -> None:
-        try:
-            if locality.let_go(self._context, str(self._query.runId)):
-                _log.info("tasks that waited for executors, though something that they read was lost, were let go anywhere")
-        except Exception as error:  # whatever it is, Spark goes on
-            _log.info("tasks may go on waiting for executors that are lost: %s", error)
 
     def _was_at(self, partition: int, executor: str) -> bool:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""

@@ -144,9 +144,8 @@ class Packed:
         self.combined += rows if combined else 0
         step = max(1, rows // SAMPLE_ROWS)
         begins = np.arange(0, rows - step + 1, step)
-        sample = owners[
-            begins + np.random.default_rng(rows).integers(0, step, len(begins))
-        ]  # not each `step`th: all may be of one key
+        # Not every `step`th row: all of these may be of one key, or none of them.
+        sample = owners[begins + np.random.default_rng(rows).integers(0, step, len(begins))]
         most = int(np.unique(sample, return_counts=True)[1].max())
         self.hottest += round(most / len(sample) * rows)
 
