@@ -197,16 +197,13 @@ def write(transactions: pd.DataFrame) -> None:
 def run(transactions: DataFrame) -> StreamingQuery:
     shared = fb.patterns(transactions, "card")
     for name, each in PATTERNS.items():
-        shared = shared.add(name, each.window, fb.current("id").alias("id"), *each.aggregates, keys=each.keys)
+        aggregates = fb.current("id").alias("id"), *each.aggregates, fb.when(each.condition)
+        shared = shared.add(name, each.window, *aggregates, keys=each.keys)
 
     def let_through(results: DataFrame, _: int) -> None:
-        """Write the results of a micro-batch that are suspicious."""
+        """Write the results of a micro-batch that are suspicious, as one table."""
         results.persist()
-        suspicious = [shared.of(name, results).where(each.condition) for name, each in PATTERNS.items()]
-        alarms = [
-            some.select(F.lit(name).alias("pattern"), "event_time", "id")
-            for name, some in zip(PATTERNS, suspicious, strict=True)
-        ]
+        alarms = [shared.of(name, results).select(F.lit(name).alias("pattern"), "event_time", "id") for name in PATTERNS]
         reduce(DataFrame.union, alarms).write.mode("append").parquet(str(DEMO / "alarms"))
         results.unpersist()
 

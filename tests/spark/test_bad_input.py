@@ -434,11 +434,6 @@ def test_keys_in_lists(spark, df):
         fb.groupBy(df, window, 3)
 
 
-def test_conditions_are_not_for_one_pattern(df):
-    with pytest.raises(InvalidArgument, match=r"Filter what this pattern gives: \.of\('p'\)\.where"):
-        fb.patterns(df, "s").add("p", fb.window("timestamp", "1 hour"), fb.count("*"), fb.when("n > 1"))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -124,6 +124,50 @@ def test_a_buffer_gives_every_row_once_and_those_of_a_key_in_order(spark, stream
     assert by_key == expected
 
 
+@pytest.mark.slow
+def test_every_micro_batch_fails_once_after_its_rows_have_gone_on(stream, tmp_path):
+    """The second attempt gives what the first gave, whatever the clock says meanwhile."""
+
+    def listed(rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.group_by("key", maintain_order=True).agg(pl.col("u"))
+
+    given, kept, failures = {}, {}, 0
+
+    def write(rows, batch):
+        nonlocal failures
+        found = rows.collect()
+        if batch not in given:
+            given[batch] = found
+            failures += 1
+            raise RuntimeError("on purpose")
+        assert found == given[batch]
+        kept[batch] = found
+
+    def rows_of(batches):
+        return sum(len(row.u) for batch in batches.values() for row in batch)
+
+    rows = stream.streaming("1 second").select("key", "u").coalesce(1)
+    buffered = fb.buffer(rows, "key", interval="1 second", maxRows=20, processor=listed, schema="key long, u array<long>")
+    count = stream.static.count()
+    while rows_of(kept) < count:
+        writer = buffered.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "ck"))
+        query = writer.trigger(processingTime="100 milliseconds").start()
+        try:
+            wait(query, lambda: rows_of(kept) == count)
+        except StreamingQueryException as error:
+            assert "on purpose" in str(error)
+        query.stop()
+    found, expected = defaultdict(list), defaultdict(list)
+    for batch in sorted(kept):
+        for row in kept[batch]:
+            assert len(row.u) <= 20
+            found[row.key] += row.u
+    for row in stream.static.select("key", "u").orderBy("u").collect():
+        expected[row.key].append(row.u)
+    assert found == expected
+    assert failures >= stream.files
+
+
 def test_a_processor_that_raises_stops_the_query_and_loses_nothing(stream, tmp_path):
     def picky(rows: pl.DataFrame) -> pl.DataFrame:
         if (rows["key"] == 3).any():

@@ -52,6 +52,38 @@ def test_a_batch_dataframe(stream):
     assert {tuple(row) for row in fives.collect()} == {(row[0], row[1] // 5, 1) for row in rows.collect() if row[1] >= 5}
 
 
+def test_conditions_are_over_the_results_of_one_pattern(stream, capsys):
+    """That of a pattern is not tried on the results of another, whose columns may be zero where its own never are."""
+    rows, slides = stream.static, fb.window("ts", "30 seconds", "10 seconds")
+    never, count = fb.count(F.lit(None).cast("int")).alias("none"), fb.count("*").alias("n")
+    conditions = {
+        "sliding": [fb.when("100 div n > 20"), fb.when(F.col("key") % 2 == 0)],
+        "visits": [fb.when("minute(session_window.start) = 0 and m is not null")],
+        "zeros": [],
+        "none": [fb.when("n < 0")],
+    }
+    given = {
+        "sliding": (slides, count),
+        "visits": (fb.session_window("ts", "2 seconds"), fb.median("x").alias("m")),
+        "zeros": (slides, never),
+        "none": (slides, count),
+    }
+    patterns = all_of_them = fb.patterns(rows, "key")
+    for name, (window, aggregate) in given.items():
+        patterns = patterns.add(name, window, aggregate, *conditions[name])
+        all_of_them = all_of_them.add(name, window, aggregate)
+    found = patterns.results()
+    assert found.schema == all_of_them.results().schema
+    for name, each in conditions.items():
+        kept = functools.reduce(lambda df, one: df.where(one.condition), each, all_of_them.of(name))
+        assert patterns.of(name).exceptAll(kept).isEmpty()
+        assert kept.exceptAll(patterns.of(name)).isEmpty()
+        assert kept.isEmpty() == (name == "none")
+    assert 0 < patterns.of("sliding").count() < all_of_them.of("sliding").count()
+    fb.explain(found)
+    assert "when        sliding: 100 div n > 20 and sliding: " in capsys.readouterr().out
+
+
 def test_a_gap_of_a_day_is_as_long_as_the_day(spark):
     """In Berlin clocks changed on 2024-03-31, which had 23 hours, and on 2024-10-27, which had 25."""
     zone = spark.conf.get("spark.sql.session.timeZone")
@@ -129,7 +161,7 @@ def test_windows_that_precede_each_row(spark, stream, tmp_path):
     last, recent, count = fb.preceding("ts", rows=3), fb.preceding("ts", "10 seconds"), fb.count("*").alias("n")
     asked = {
         "last": (last, [fb.max("i").alias("m"), fb.current("u").alias("u"), count], []),
-        "by s": (recent, [count], ["s"]),
+        "by s": (recent, [count, fb.when("n > 1")], ["s"]),
     }
     push_watermark(stream, 1)
 
@@ -250,6 +282,8 @@ def test_windows_of_a_pattern_that_is_added_fire_where_no_rows_come(spark, tmp_p
         (lambda p: p.add("a", fb.session_window("ts", F.lit("1 second")), fb.count("*")), "have a fixed one"),
         (lambda p: p.add("a", fb.window("ts", "1 hour")), "at least one aggregate"),
         (lambda p: p.add("a", fb.window("ts", "0 hours"), fb.count("*")), "not positive"),
+        (lambda p: p.add("a", fb.window("ts", "1 hour"), fb.when("true")), "at least one aggregate"),
+        (lambda p: p.add("a", fb.window("ts", "1 hour"), fb.sum("i").alias("n"), fb.when("n + 1")), "which is a bigint"),
         (lambda p: p.of("daily"), "no pattern 'daily'; there are: hourly"),
     ],
 )
@@ -265,6 +299,10 @@ def test_what_is_missing_is_named(stream):
         fb.patterns(stream.static, "key").results()
     with pytest.raises(UnknownColumn, match="nothing"):
         fb.patterns(stream.static, "key").add("a", fb.window("ts", "1 hour"), fb.sum("nothing")).results()
+    with pytest.raises(UnknownColumn, match="nothing"):  # the other pattern has such a column
+        fb.patterns(stream.static, "key").add("a", fb.window("ts", "1 hour"), fb.sum("i").alias("nothing")).add(
+            "b", fb.window("ts", "1 hour"), fb.sum("i"), fb.when("nothing > 1")
+        ).results()
     without = stream.spark.readStream.schema(stream.static.drop("k_interval").schema).parquet(stream.path)
     with pytest.raises(MissingWatermark):
         fb.patterns(without, "key").add("a", fb.window("ts", "1 hour"), fb.count("*")).results()

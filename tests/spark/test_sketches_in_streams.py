@@ -1,12 +1,15 @@
 """Sketches of a stream, read by Spark's own functions."""
 
+import functools
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from streams import generate
+from streams import generate, run
+from test_recovery import push_watermark, total_when_every_batch_fails_once
 
 import forebay as fb
 from forebay.aggregates.kll import rank_error
@@ -87,6 +90,50 @@ def oracle(rows):
         F.max("x").alias("most"),
         F.percentile("i", F.array(F.lit(0.24), F.lit(0.26))).alias("near"),
     )
+
+
+@pytest.mark.slow
+def test_sketches_of_windows_are_the_same_bytes_when_every_micro_batch_fails_once(spark, tmp_path):
+    stream = generate(spark, tmp_path, keys=6, rows=300)
+    push_watermark(stream, 1)
+
+    def results():
+        df = stream.streaming("10 seconds")
+        windows = {"tumbling": fb.window("ts", "10 seconds"), "sliding": fb.window("ts", "20 seconds", "10 seconds")}
+        for kind, window in {**windows, "session": fb.session_window("ts", "1 second")}.items():
+            sketches = fb.groupBy(df, window, "key").agg(*SKETCHES)
+            yield sketches.select(F.lit(kind).alias("kind"), F.to_json(F.struct(*sketches.columns)).alias("row"))
+
+    result = functools.reduce(DataFrame.union, results())
+    run(result, tmp_path / "quiet", "quiet_sketches")
+    total, _ = total_when_every_batch_fails_once(spark, result, tmp_path / "ck")
+    found, expected = (Counter(map(tuple, rows.collect())) for rows in (total, spark.table("quiet_sketches")))
+    assert found == expected
+    assert all(sum(kind == row[0] for row in expected) > 50 for kind in ("tumbling", "sliding", "session"))
+
+
+@pytest.mark.slow
+def test_sketches_in_update_mode_end_as_they_do_in_append_mode(spark, tmp_path):
+    stream = generate(spark, tmp_path, keys=6, rows=300)
+    push_watermark(stream, 1)
+    made = fb.groupBy(stream.streaming("10 minutes"), fb.window("ts", "10 seconds"), "key").agg(*SKETCHES)
+    made = made.withColumn("top", F.col("top.count"))  # which items come first of those that are as frequent is open
+    newest, updates = {}, 0
+
+    def keep(rows, batch):
+        nonlocal updates
+        for row in rows.select(F.col("window.start").alias("start"), "key", F.to_json(F.struct("*")).alias("row")).collect():
+            newest[row.start, row.key] = row.row
+            updates += 1
+
+    for mode in ("update", "append"):
+        query = made.writeStream.foreachBatch(keep).outputMode(mode).option("checkpointLocation", str(tmp_path / mode))
+        query.trigger(availableNow=True).start().awaitTermination()
+        if mode == "update":
+            updated, newest = newest, {}
+            assert updates > 1.5 * len(updated)
+    assert len(newest) > 50
+    assert newest == {which: row for which, row in updated.items() if which in newest}
 
 
 def test_sketches_merge_with_those_of_spark(spark):

@@ -77,7 +77,7 @@ class Condition:
 
 
 def when(condition: ColumnOrName) -> Condition:
-    """Emit only the results for which a condition is true.
+    """Emit only the results for which a condition is true, of a window or, in `patterns`, of one pattern.
 
     Spark evaluates it, before anything else sees a result. It changes nothing in the state: a query may be restarted with
     another condition.

@@ -19,7 +19,7 @@ from forebay.spark.driver.assignments import (
     Window,
 )
 from forebay.spark.driver.columns import Keys, keys_of, text_of
-from forebay.spark.driver.conditions import matching
+from forebay.spark.driver.conditions import apart, matching
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.vehicle import run
@@ -157,8 +157,7 @@ class GroupedStream:
 
         conf = ready(self._df)
         more = (self._firing, self._idle_timeout) if self._df.isStreaming else (None, None)
-        conditions = [each for each in aggregates if isinstance(each, Condition)]
-        computed = [each for each in aggregates if not isinstance(each, Condition)]
+        computed, conditions = apart(aggregates)
         bound = bind(self._df, self._window, self._keys, computed, conf, *more)
         results = run(self._df, bound, conf, tuple(text_of(each.condition) for each in conditions))
         return matching(results, conditions)

@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.assignments import CountWindow, CustomWindow, PrecedingWindow, SessionWindow, TimeWindow
-from forebay.spark.driver.columns import Keys, keys_of, quoted
+from forebay.spark.driver.columns import Keys, keys_of, quoted, text_of
+from forebay.spark.driver.conditions import apart
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.vehicle import run
 
@@ -27,7 +28,7 @@ class SharedPatterns:
         self._df, self._keys, self._asked = df, keys, asked
         self._results: DataFrame | None = None
 
-    def add(self, name: str, window: _Shared, *aggregates: Aggregate | Apply, keys: Keys = ()) -> SharedPatterns:
+    def add(self, name: str, window: _Shared, *aggregates: Aggregate | Apply | Condition, keys: Keys = ()) -> SharedPatterns:
         """These patterns and one more.
 
         Parameters
@@ -37,9 +38,8 @@ class SharedPatterns:
         window : Window
             `window`, `session_window` with a fixed gap, `count_window`, `preceding` or `custom_window`. All windows over
             event time must be over the same column.
-        *aggregates : Aggregate or Apply
-            What ``groupBy(...).agg()`` would take, but for `when`: filter the results of the pattern instead, which `of`
-            gives.
+        *aggregates : Aggregate, Apply or Condition
+            What ``groupBy(...).agg()`` would take. Conditions (`when`) are over the columns that `of` gives.
         keys : Column, str, or sequence of those
             Keys that this pattern has beside those of all.
 
@@ -64,13 +64,8 @@ class SharedPatterns:
                 f"the gap of the pattern {name!r} is an expression; sessions that share events have a fixed one, such as "
                 "'5 minutes'. Write fb.groupBy for a gap that each row brings."
             )
-        if any(isinstance(each, Condition) for each in aggregates):
-            raise InvalidArgument(
-                f"the pattern {name!r} has fb.when, which is for the results of a whole operator. Filter what this pattern "
-                f"gives: .of({name!r}).where(...)"
-            )
-        own = keys_of("add()", [keys])
-        return SharedPatterns(self._df, self._keys, (*self._asked, Asked(name, window, aggregates, own)))
+        asked = Asked(name, window, *apart(aggregates), keys_of("add()", [keys]))
+        return SharedPatterns(self._df, self._keys, (*self._asked, asked))
 
     def results(self) -> DataFrame:
         """The results of all patterns, from one operator.
@@ -95,8 +90,13 @@ class SharedPatterns:
                     "there is no pattern yet; add one: .add('hourly', fb.window('time', '1 hour'), fb.count('*'))"
                 )
             conf = ready(self._df)
-            bound, columns = bind_patterns(self._df, self._keys, self._asked, conf)
-            self._results = run(self._df, bound, conf).select(*columns)
+            bound, shared = bind_patterns(self._df, self._keys, self._asked, conf)
+            told = tuple(f"{each.name}: {text_of(one.condition)}" for each in self._asked for one in each.conditions)
+            results = run(self._df, bound, conf, told)
+            for each in self._asked:
+                if each.conditions:
+                    results = shared.matching(results, each.name, each.conditions)
+            self._results = results.select(*shared.columns)
         return self._results
 
     def of(self, name: str, results: DataFrame | None = None) -> DataFrame:
@@ -117,8 +117,6 @@ class SharedPatterns:
         DataFrame
             The window, the keys, the aggregates; with `preceding` the time of the event before them.
         """
-        from forebay.spark.driver.shared_results import PATTERN
-
         asked = next((each for each in self._asked if each.name == name), None)
         if asked is None:
             known = ", ".join(each.name for each in self._asked) or "none yet"
@@ -131,7 +129,9 @@ class SharedPatterns:
         ]
         first = 2 if isinstance(asked.window, PrecedingWindow) else 1
         columns = [*own[:first], *common, *own[first:]]
-        return (all_ if results is None else results).where(F.col(PATTERN) == name).select(*columns)
+        # Given `pattern = 'name'`, Spark would try the conditions of this pattern on the results of others, too, and fail
+        # where they do not suit those.
+        return (all_ if results is None else results).where(F.col(quoted(name)).isNotNull()).select(*columns)
 
 
 def _metadata(metadata: dict[str, object]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from forebay.access_patterns import Choice, Pattern
 from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.functions import Aggregate, Apply
+from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.engine.plan import Member, WindowPlan, before_keys
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import arrow_schema, require_alike
@@ -24,24 +24,28 @@ from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
-from forebay.spark.driver.shared_results import shared_results
+from forebay.spark.driver.shared_results import SharedResults, shared_results
 from forebay.windows import END, TIME, SharedWindows, bound_of
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A pattern as a user has asked for it; ``keys`` are those that it has beside the common ones."""
+    """A pattern as a user has asked for it.
+
+    ``conditions`` are those of its results, ``keys`` those that it has beside the common ones.
+    """
 
     name: str
     window: Window
     aggregates: tuple[Aggregate | Apply, ...]
+    conditions: tuple[Condition, ...] = ()
     keys: tuple[Column | str, ...] = ()
 
 
 def bind_patterns(
     df: DataFrame, keys: Sequence[Column | str], asked: Sequence[Asked], conf: Conf
-) -> tuple[BoundOperator, list[Column]]:
-    """One operator of several patterns, and what users see of its results; an error of ours for what could not run."""
+) -> tuple[BoundOperator, SharedResults]:
+    """One operator of several patterns, and its results; an error of ours for what could not run."""
     inputs = Inputs(df)
     names = tuple(f"k{position}" for position in range(len(keys)))
     columns, more = _further_keys(df, asked)
@@ -78,7 +82,7 @@ def bind_patterns(
         _member(each, call, bound.plan, (*names, *own), len(keys), places)
         for each, call, own, places in zip(asked, calls, more, results.places, strict=True)
     )
-    return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members)), results.columns
+    return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members)), results
 
 
 def _further_keys(df: DataFrame, asked: Sequence[Asked]) -> tuple[dict[str, Column], list[list[str]]]:

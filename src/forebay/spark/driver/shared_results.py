@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from forebay.aggregates.functions import Condition
 from forebay.engine.plan import in_common
 from forebay.errors import InvalidArgument
+from forebay.spark.driver.conditions import matching
 
 PATTERN = "pattern"
 """The column of results that has the name of the pattern that a result is of."""
@@ -27,13 +29,31 @@ class SharedResults:
         each of a pattern's own would be nearly empty, and cost as much for each row.
     places : list of tuple of int
         For each pattern, which of these its own are.
-    columns : list of Column
-        What users see of these: a struct of its own columns for each pattern, which is NULL in the results of others.
+    keys : list of Column
+        The common keys as users see them.
+    own : dict of str to list of Column
+        The other columns of each pattern as users see them, by the pattern's name.
     """
 
     given: T.StructType
     places: list[tuple[int, ...]]
-    columns: list[Column]
+    keys: list[Column]
+    own: dict[str, list[Column]]
+
+    @property
+    def columns(self) -> list[Column]:
+        """What users see: a struct of its own columns for each pattern, which is NULL in the results of others."""
+        structs = [F.when(F.col(PATTERN) == name, F.struct(*own)).alias(name) for name, own in self.own.items()]
+        return [F.col(PATTERN), *self.keys, *structs]
+
+    def matching(self, results: DataFrame, name: str, conditions: Sequence[Condition]) -> DataFrame:
+        """Results as the operator gives them, of a pattern only those for which all conditions are true."""
+        seen = results.select(*self.keys, *self.own[name])
+        before = "_" * max(map(len, seen.columns))  # no column that a user sees has such a name
+        hidden = [F.col(column).alias(before + column) for column in results.columns]
+        beside = results.select(*hidden, *self.keys, *self.own[name])
+        kept = matching(beside, conditions, F.col(before + PATTERN) == name)
+        return kept.select(*(F.col(before + column).alias(column) for column in results.columns))
 
 
 def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T.StructField]]) -> SharedResults:
@@ -54,13 +74,12 @@ def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T
     shared = [
         T.StructField(f"p{place}", kind, metadata=marks.get(place)) for place, (kind, _) in enumerate(kinds, 1 + len(common))
     ]
-    columns = [F.col(PATTERN), *(F.col(f"k{place}").alias(field.name) for place, field in enumerate(common))]
-    for (name, fields), each in zip(own.items(), places, strict=True):
-        values = (
-            F.col(f"p{place}").alias(field.name, metadata=field.metadata) for place, field in zip(each, fields, strict=True)
-        )
-        columns.append(F.when(F.col(PATTERN) == name, F.struct(*values)).alias(name))
-    return SharedResults(T.StructType([T.StructField(PATTERN, T.StringType()), *keys, *shared]), places, columns)
+    seen = {
+        name: [F.col(f"p{at}").alias(field.name, metadata=field.metadata) for at, field in zip(each, fields, strict=True)]
+        for (name, fields), each in zip(own.items(), places, strict=True)
+    }
+    named = [F.col(f"k{place}").alias(field.name) for place, field in enumerate(common)]
+    return SharedResults(T.StructType([T.StructField(PATTERN, T.StringType()), *keys, *shared]), places, named, seen)
 
 
 def _named(name: str) -> T.StructField:
