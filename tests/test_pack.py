@@ -162,12 +162,15 @@ def test_a_task_stops_combining_when_it_does_not_pay():
     rows["k0"] = rows[HIGH] = rows[LOW] = np.arange(200_000) % 5
     chunks = pa.table(rows).to_batches(CHUNK_ROWS)
     assert {blobs.read(blob)[1] for _, blob in pack(iter(chunks), plan, vnode_ids(1, 1), packed=done)} == {True}
-    assert done == Packed(200_000, 10, 200_000, done.hottest)
+    assert done == Packed(200_000, 10, 200_000, done.hottest, done.hot)
+    assert set(done.hot) <= set("01234")
+    assert sum(done.hot.values()) == done.hottest
     assert done.hottest == pytest.approx(40_000, rel=0.05)
     done = Packed()
     rows["k0"] = rows[HIGH] = rows[LOW] = np.where(np.arange(200_000) % 4, 7, np.arange(200_000))  # a key comes regularly
     list(pack(iter(pa.table(rows).to_batches(CHUNK_ROWS)), plan, vnode_ids(1, 1), packed=done))
     assert done.hottest == pytest.approx(150_000, rel=0.05)
+    assert done.hot == {"7": done.hottest}
 
 
 @pytest.mark.parametrize(("windows", "goes_on"), [(GlobalWindow(0), True), (SessionWindows(), False)])

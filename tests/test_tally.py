@@ -4,12 +4,16 @@ import random
 
 import pytest
 
-from forebay.spark.driver.tally import SIZES, UNITS, Tally, Worked
-from forebay.spark.worker.vnodes import IDLE
+from forebay.spark.driver.tally import HOTTEST_KEY, SIZES, UNITS, Tally, Worked
+from forebay.spark.worker.vnodes import HOT_KEY, IDLE, PACKING
 
 
 def told(rows, size):
     return {**dict.fromkeys(UNITS, 0), "rowsIn": rows, **dict.fromkeys(SIZES, size)}
+
+
+def row_of(rows, size):
+    return {**told(rows, size), HOTTEST_KEY: None}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -37,7 +41,7 @@ def test_of_what_a_virtual_node_tells_twice_the_last_counts():
     tally = Tally()
     tally.take(3, {0: told(5, 100), 1: told(1, 10)})
     tally.take(3, {0: told(4, 90)})
-    assert tally.rows == {3: told(5, 100)}
+    assert tally.rows == {3: row_of(5, 100)}
     assert tally.nodes == {0: told(4, 90), 1: told(1, 10)}
 
 
@@ -45,7 +49,19 @@ def test_a_micro_batch_in_which_nothing_happened_has_a_row_with_the_sizes_from_b
     tally = Tally()
     tally.take(0, {0: told(5, 100)})
     tally.take(1, {IDLE: {}})
-    assert tally.rows == {0: told(5, 100), 1: told(0, 100)}
+    assert tally.rows == {0: row_of(5, 100), 1: row_of(0, 100)}
+
+
+def test_the_hottest_key_is_that_of_all_tasks_together():
+    tally = Tally()
+    tally.take(0, {PACKING: {f"{HOT_KEY}a": 500, f"{HOT_KEY}b": 400}, PACKING - 1: {f"{HOT_KEY}b": 300}, 0: told(5, 100)})
+    assert tally.rows[0][HOTTEST_KEY] == "b"
+    tally.take(0, {PACKING - 1: {f"{HOT_KEY}b": 50}})  # the task ran again
+    assert tally.rows[0][HOTTEST_KEY] == "a"
+    tally.take(0, {1: told(5, 100)})
+    assert tally.rows[0][HOTTEST_KEY] == "a"
+    tally.take(1, {PACKING: {}})
+    assert tally.rows[1][HOTTEST_KEY] is None
 
 
 def test_a_micro_batch_that_runs_again_after_its_query_has_ended_counts_once():
@@ -55,7 +71,7 @@ def test_a_micro_batch_that_runs_again_after_its_query_has_ended_counts_once():
     tally.retire()
     assert tally.total() == told(17, 300)
     tally.take(1, {0: told(7, 200), 1: told(3, 50)})
-    assert tally.rows == {0: told(10, 200), 1: told(10, 250)}
+    assert tally.rows == {0: row_of(10, 200), 1: row_of(10, 250)}
     assert tally.total() == told(20, 250)
 
 

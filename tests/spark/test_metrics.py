@@ -12,7 +12,7 @@ from test_recovery import WINDOW, counts, run
 import forebay as fb
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver import metrics, prometheus
-from forebay.spark.driver.tally import SIZES, UNITS
+from forebay.spark.driver.tally import HOTTEST_KEY, SIZES, UNITS
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_they_add_up_to_the_totals_in_the_state(query):
     assert all((operator["commitTimeMs"] > 0) >= (operator["rowsIn"] > 0) for operator in operators)
     assert all(operator["stateBytes"] >= operator["stateLiveBytes"] for operator in operators)
     assert max(operator["memoryBytes"] for operator in operators) > 0
-    assert set(operators[0]) == {"operator", *UNITS, *SIZES}
+    assert set(operators[0]) == {"operator", HOTTEST_KEY, *UNITS, *SIZES}
 
 
 def test_a_listener_is_told_after_each_micro_batch(query):

@@ -55,6 +55,17 @@ def test_rolling_gives_a_row_for_each_key_of_a_batch(stream, tmp_path):
     assert count / 15 < sum(operator["hottestKeyRows"] for operator in packed) < count / 2
 
 
+def test_a_hot_key_is_named(spark, tmp_path):
+    rows = spark.range(20_000).selectExpr("if(id % 4 = 0, id, 7) AS card", "concat('m', id % 2) AS merchant", "id AS amount")
+    rows.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows"))
+    two_keys = fb.rolling(fb.rolling(stream, "card", "merchant").agg(fb.count("*").alias("n")), "n").agg(fb.count("*"))
+    _, query = run(two_keys, tmp_path)
+    operators = [operator for batch in fb.recentMetrics(query) for operator in batch["operators"] if operator["packedRows"]]
+    hottest = {operator["packedRows"]: operator["hottestKey"] for operator in operators}
+    assert hottest == {20_000: "(7, 'm1')", 5_002: "1"}
+
+
 @pytest.mark.slow
 def test_rolling_gives_a_row_for_each_row(stream, tmp_path):
     df = fb.rolling(stream.streaming("1 second"), "key", emit="every").agg(fb.count("*").alias("n"), fb.sum("i").alias("i"))

@@ -80,6 +80,11 @@ class WindowPlan:
     members: tuple[Member, ...] = ()
 
     @property
+    def placed_by(self) -> tuple[str, ...]:
+        """The keys that decide which virtual node has a row: of several patterns those that all have."""
+        return self.keys[: self.members[0].shared_keys] if self.members else self.keys
+
+    @property
     def identity(self) -> tuple[str, ...]:
         """The columns that tell keys apart."""
         return self.keys if self.identified_by is None else self.identified_by

@@ -6,11 +6,12 @@ proportion to the virtual nodes that had something to do in it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from forebay.spark.worker.vnodes import IDLE
+from forebay.spark.worker.vnodes import HOT_KEY, IDLE, PACKING
 
 UNITS = {
     "packedRows": "rows that came to the tasks before the shuffle",
@@ -48,6 +49,9 @@ SIZES = {
     "memoryBytes": "bytes of buffers and key indexes in memory",
 }
 """What is as it is after a micro-batch."""
+
+HOTTEST_KEY = "hottestKey"
+"""The key that had most of the rows that were packed in a micro-batch; None if no key had a good part of a task's."""
 
 
 KEPT_OPENINGS = 16
@@ -96,7 +100,7 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self.rows: dict[int, dict[str, float]] = {}
+        self.rows: dict[int, dict[str, Any]] = {}
         self.batch: int | None = None
         self.nodes: dict[int, dict[str, float]] = {}
         self.opened: dict[int, deque[Opened]] = {}
@@ -113,7 +117,7 @@ class Tally:
         if batch != self.batch or batch not in self.rows:
             self._before = self.batch, self.nodes
             self.batch, self.nodes = batch, {}
-            self.rows[batch] = dict.fromkeys((*UNITS, *SIZES), 0)
+            self.rows[batch] = {**dict.fromkeys((*UNITS, *SIZES), 0), HOTTEST_KEY: None}
         row = self.rows[batch]
         for vnode, metrics in told.items():
             if vnode in self.nodes:
@@ -125,6 +129,8 @@ class Tally:
             if metrics.keys() >= SIZES.keys():
                 self._resize(vnode, {name: metrics[name] for name in SIZES})
         row.update(self._size)
+        if any(vnode <= PACKING for vnode in told):
+            row[HOTTEST_KEY] = _hottest(self.nodes.values())
 
     def complete(self, sizes: Mapping[int, dict[str, float]]) -> None:
         """Take the sizes of virtual nodes that have told none themselves."""
@@ -176,6 +182,14 @@ class Tally:
 def _add(into: dict[str, float], metrics: dict[str, float], names: Iterable[str], sign: int = 1) -> None:
     for name in names:
         into[name] += sign * metrics.get(name, 0)
+
+
+def _hottest(told: Iterable[Mapping[str, float]]) -> str | None:
+    """The key that tasks of a pack have told the most rows of."""
+    rows = Counter[str]()
+    for metrics in told:
+        rows.update({name.removeprefix(HOT_KEY): int(n) for name, n in metrics.items() if name.startswith(HOT_KEY)})
+    return max(rows, key=rows.__getitem__, default=None)
 
 
 def _worked(told: Mapping[str, float]) -> Worked:

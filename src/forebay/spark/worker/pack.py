@@ -7,8 +7,10 @@ combining pays (`forebay.spark.worker.combining`), a blob holds those instead.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,12 @@ CHUNK_ROWS, CHUNK_BYTES = 1 << 17, 16 << 20
 
 SAMPLE_ROWS = 1 << 12
 """The most frequent key of a chunk is looked for in about so many rows of it."""
+
+HOT, HOT_ROWS = 0.1, 100
+"""A key with such a share of a chunk's rows, and so many of them, is hot."""
+
+KEY_LENGTH = 100
+"""So many characters of a hot key are told."""
 
 TASK_BITS = 20
 """So many bits of a row's number in order of arrival say which task it came to."""
@@ -93,7 +101,7 @@ def pack(
         cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
         for position, blob in _complete(writers, batch, cuts, partial=combiner is not None):
             yield int(vnodes[position]), blob
-        done.count(cells.owners, batch.num_rows, combined=combiner is not None)
+        done.count(cells.owners, chunk.select(plan.placed_by), batch.num_rows, combined=combiner is not None)
         if combiner is not None and batch.num_rows > combiner.pays * chunk.num_rows:
             combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
@@ -129,14 +137,17 @@ class Packed:
         Rows of which partial aggregates were made.
     hottest : int
         About how many rows were of the most frequent key of their chunk; of the most frequent window where those are spread.
+    hot : Counter of str
+        About how many rows were of each key that was hot in a chunk.
     """
 
     rows: int = 0
     out: int = 0
     combined: int = 0
     hottest: int = 0
+    hot: Counter[str] = attribute(default_factory=Counter)
 
-    def count(self, owners: Times, out: int, *, combined: bool) -> None:
+    def count(self, owners: Times, keys: pa.RecordBatch, out: int, *, combined: bool) -> None:
         """Count a chunk with rows of these keys. The most frequent one is looked for in a sample."""
         rows = len(owners)
         self.rows += rows
@@ -145,9 +156,14 @@ class Packed:
         step = max(1, rows // SAMPLE_ROWS)
         begins = np.arange(0, rows - step + 1, step)
         # Not every `step`th row: all of these may be of one key, or none of them.
-        sample = owners[begins + np.random.default_rng(rows).integers(0, step, len(begins))]
-        most = int(np.unique(sample, return_counts=True)[1].max())
-        self.hottest += round(most / len(sample) * rows)
+        sampled = begins + np.random.default_rng(rows).integers(0, step, len(begins))
+        _, firsts, counts = np.unique(owners[sampled], return_index=True, return_counts=True)
+        most = int(counts.argmax())
+        hottest = round(int(counts[most]) / len(sampled) * rows)
+        self.hottest += hottest
+        if keys.num_columns and hottest >= max(HOT_ROWS, HOT * rows):
+            key = tuple(column[sampled[firsts[most]]].as_py() for column in keys.columns)
+            self.hot[str(key if len(key) > 1 else key[0])[:KEY_LENGTH]] += hottest
 
 
 class Cells:
