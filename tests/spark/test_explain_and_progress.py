@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 import textwrap
@@ -84,3 +85,17 @@ def test_the_example_of_two_streams_side_by_side():
     run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.count("as in batch") == 2
+
+
+@pytest.mark.slow
+def test_the_example_of_fraud_finds_what_was_planted():
+    example = Path(__file__).parents[2] / "examples" / "fraud.py"
+    run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-2000:]
+    found = re.findall(r"│ +(\d+) │ +(\d+) │ +\d+% │ +(\d+) │ +(\d+) │", run.stdout)  # episodes, found, alarms, right
+    assert len(found) == 5
+    for episodes, seen, alarms, right in (map(int, row) for row in found):
+        assert episodes > 25
+        assert seen > 0.8 * episodes
+        assert right > 0.7 * alarms
+    assert (example.parents[1] / "demo" / "fraud" / "fraud.png").stat().st_size > 50_000

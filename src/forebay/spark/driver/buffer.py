@@ -93,6 +93,12 @@ def buffer(
     |    b|    1|      5|
     +-----+-----+-------+
     <BLANKLINE>
+
+    With an interval rows of a stream wait for each other beyond their micro-batch, those of a batch DataFrame until it ends:
+
+    >>> calm = fb.buffer(views, "tweet", interval="10 seconds", maxRows=1000, processor=totals, schema=reduced.schema)
+    >>> calm.orderBy("tweet").collect() == reduced.orderBy("tweet").collect()
+    True
     """
     require_classic("buffer()", df)
     named = keys_of("buffer()", keys)

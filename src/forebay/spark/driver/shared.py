@@ -47,6 +47,30 @@ class SharedPatterns:
         -------
         SharedPatterns
             What its `results` are, and those of one pattern (`of`).
+
+        Raises
+        ------
+        InvalidArgument
+            For a name that there is already, and a window that cannot share events. `results` tells what is wrong with
+            aggregates and keys.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> rows = [("2024-05-01 10:00:01", "a", "x", 3.0), ("2024-05-01 10:00:09", "a", "y", 5.0)]
+        >>> payments = spark.createDataFrame(rows, "time string, card string, shop string, amount double")
+        >>> payments = payments.withColumn("time", payments.time.cast("timestamp"))
+        >>> hour = fb.window("time", "1 hour")
+        >>> shared = fb.patterns(payments, "card").add("hourly", hour, fb.median("amount").alias("median"))
+        >>> shared = shared.add("by shop", hour, fb.count("*").alias("n"), fb.max("amount"), fb.when("n = 1"), keys="shop")
+        >>> shared.of("by shop").orderBy("shop").drop("window").show()
+        +----+----+---+-----------+
+        |card|shop|  n|max(amount)|
+        +----+----+---+-----------+
+        |   a|   x|  1|        3.0|
+        |   a|   y|  1|        5.0|
+        +----+----+---+-----------+
+        <BLANKLINE>
         """
         from forebay.spark.driver.shared_binding import Asked  # imports polars, which a worker must not do early
 
@@ -81,6 +105,19 @@ class SharedPatterns:
         ------
         ForebayError
             Whatever could not run, as ``groupBy(...).agg()`` raises it; no pattern, or patterns over different times.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> bids = spark.createDataFrame([("a", 3), ("a", 9), ("a", 4), ("b", 1)], "item string, price int").coalesce(1)
+        >>> shared = fb.patterns(bids, "item").add("pairs", fb.count_window(2), fb.max("price").alias("max"))
+        >>> shared.results().select("pattern", "item", "pairs.max").show()
+        +-------+----+---+
+        |pattern|item|max|
+        +-------+----+---+
+        |  pairs|   a|  9|
+        +-------+----+---+
+        <BLANKLINE>
         """
         if self._results is None:
             from forebay.spark.driver.shared_binding import bind_patterns  # imports polars
@@ -116,6 +153,29 @@ class SharedPatterns:
         -------
         DataFrame
             The window, the keys, the aggregates; with `preceding` the time of the event before them.
+
+        Raises
+        ------
+        ForebayError
+            If there is no such pattern, and whatever `results` raises.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> rows = [("2024-05-01 10:00:01", "a", 3.0), ("2024-05-01 10:00:09", "a", 5.0), ("2024-05-01 10:30:00", "a", 2.0)]
+        >>> payments = spark.createDataFrame(rows, "time string, card string, amount double").coalesce(1)
+        >>> payments = payments.withColumn("time", payments.time.cast("timestamp"))
+        >>> shared = fb.patterns(payments, "card").add(
+        ...     "recent", fb.preceding("time", "1 minute"), fb.count("*").alias("n"), fb.sum("amount").alias("total"))
+        >>> shared.of("recent").orderBy("event_time").drop("window").show()
+        +-------------------+----+---+-----+
+        |         event_time|card|  n|total|
+        +-------------------+----+---+-----+
+        |2024-05-01 10:00:01|   a|  1|  3.0|
+        |2024-05-01 10:00:09|   a|  2|  8.0|
+        |2024-05-01 10:30:00|   a|  1|  2.0|
+        +-------------------+----+---+-----+
+        <BLANKLINE>
         """
         asked = next((each for each in self._asked if each.name == name), None)
         if asked is None:
