@@ -11,22 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import field as attribute
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.aggregates.user_defined import described, name_of
+from forebay.engine.assigning import assigned, placement
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
-from forebay.errors import InvalidArgument, ProcessorFailed
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.spark.worker.combining import combiner_of
 from forebay.store.aligned import SLICE
 from forebay.windows import (
     END,
-    ETT,
     HIGH,
     LOW,
     START,
@@ -264,10 +261,10 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
                 end = bound_of(END, position)
                 columns[end] = chunk[end].cast(pa.int64())
             elif isinstance(member.plan.windows, CustomWindows):
-                assigned = _placement(member.plan.windows, times.to_numpy())
-                columns |= {bound_of(name, position): values for name, values in assigned.items()}
+                bounds = placement(member.plan.windows, times.to_numpy())
+                columns |= {bound_of(name, position): values for name, values in bounds.items()}
     elif isinstance(windows, CustomWindows):
-        columns |= _placement(windows, times.to_numpy())
+        columns |= placement(windows, times.to_numpy())
         if windows.shared and hashed:
             nothing = pa.array(np.zeros(len(times), np.int64))
             columns |= {HIGH: nothing, LOW: nothing}
@@ -276,40 +273,6 @@ def _placed(chunk: pa.RecordBatch, plan: WindowPlan, *, hashed: bool) -> dict[st
     elif END in chunk.schema.names:
         columns |= {START: times, END: chunk[END].cast(pa.int64())}
     return columns
-
-
-def _assigned(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
-    """Bounds of the windows of rows, as a user assigns them."""
-    assigned = _called("assigner", windows.assigner, times)
-    try:
-        start, end = assigned
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"the assigner of fb.custom_window did not give two arrays: {error}") from error
-    columns = {START: _instants(start, times, "starts"), END: _instants(end, times, "ends")}
-    if (np.asarray(columns[END]) < np.asarray(columns[START])).any():
-        raise InvalidArgument("the assigner of fb.custom_window gave a window whose end is before its start")
-    return columns
-
-
-def _placement(windows: CustomWindows, times: Times) -> dict[str, pa.Array]:
-    """Bounds of the windows of rows, and estimated trigger times if there are such."""
-    columns = _assigned(windows, times)
-    if windows.ett is not None:
-        bounds = (np.asarray(columns[START]), np.asarray(columns[END]))
-        columns[ETT] = _instants(_called("ett", windows.ett, *bounds, times), times, "estimated trigger times")
-    return columns
-
-
-def _called(what: str, function: Callable[..., Any], *arguments: Times) -> Any:
-    """What a function of a custom window gives; an error of ours that names it if it raises one."""
-    try:
-        return function(*arguments)
-    except BaseException as error:  # sys.exit() raises no Exception
-        raise ProcessorFailed(
-            f"the {what} {name_of(function)} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} "
-            f"instants: {described(error)}. Correct it and start the query again; it goes on from the micro-batch before, "
-            "and no row is lost."
-        ) from error
 
 
 def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
@@ -321,15 +284,5 @@ def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
     elif isinstance(windows, SessionWindows):
         times = batch[END].cast(pa.int64()).to_numpy()
     elif isinstance(windows, CustomWindows):
-        times = _assigned(windows, times)[END].to_numpy()
+        times = assigned(windows, times)[END].to_numpy()
     return times + (plan.firing.allowed_lateness if plan.firing else 0)
-
-
-def _instants(values: npt.ArrayLike, times: Times, what: str) -> pa.Array:
-    array = np.asarray(values)
-    if array.shape != times.shape or array.dtype.kind not in "iu":
-        raise InvalidArgument(
-            f"a function of fb.custom_window gave {what} as {array.dtype} of shape {array.shape}; for {len(times)} instants "
-            f"it must give whole microseconds, of shape {times.shape}"
-        )
-    return pa.array(array.astype(np.int64))
