@@ -74,7 +74,8 @@ class ByKeyInstance(ABC):
         form = self.form_of(plan)
         self._store = store or open_stores.take(directory, version, plan.options, merge, archive, form, disk)
         self._store.merge = merge
-        require_same_time(self._store.base, directory, fired_until)
+        if not self._lent:
+            require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self._committed = False
         self.counters = self._store.base.counters

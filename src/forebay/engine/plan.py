@@ -114,6 +114,8 @@ class Member:
     places : tuple of int
         In which columns of the results of all its own are: those before its keys, its other keys, its aggregates. See
         `in_common`.
+    gap : int or None
+        Of sessions: their gap in microseconds, if it is always as long.
     """
 
     name: str
@@ -121,6 +123,7 @@ class Member:
     plan: WindowPlan
     shared_keys: int
     places: tuple[int, ...]
+    gap: int | None = None
 
 
 def before_keys(windows: Windows) -> int:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.access_patterns import Pattern
+from forebay.engine.assigning import placement
 from forebay.engine.instance import Instance, counted, require_same_time
 from forebay.engine.observer import Observer
 from forebay.engine.plan import NEVER, Member, WindowPlan, before_keys
@@ -29,6 +30,7 @@ from forebay.store.disk import LOCAL, Disk
 from forebay.store.events import EVENT, EventSlice, References
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
+from forebay.store.manifest import Counters
 from forebay.store.metrics import Metrics
 from forebay.store.references import ReferenceStore
 from forebay.windows import (
@@ -72,8 +74,7 @@ class SharedInstance:
     """Several patterns over the same events; see `forebay.engine.instance.Instance`.
 
     Its parameters are those of `forebay.engine.open.open_instance`. The state of patterns that the plan does not have any
-    more is given up when it is opened; new patterns begin without state of their own, but aligned windows of holistic
-    aggregates have the events that are still stored.
+    more is given up when it is opened; new patterns begin with the events that are still stored.
     """
 
     def __init__(
@@ -93,10 +94,21 @@ class SharedInstance:
         self._committed = False
         self._places = sorted({place for member in plan.members for place in member.places})
         self.counters = self._stores.base.counters
-        self._running = [
-            _Running(member, position, *self._stores.start(member, fired_until))
-            for position, member in enumerate(plan.members)
-        ]
+        self._running = [self._started(member, position) for position, member in enumerate(plan.members)]
+
+    def _started(self, member: Member, position: int) -> _Running:
+        """A pattern at work. One that is new takes the events that are there; windows that have ended by now fire unseen."""
+        begins = self._stores.begins(member)
+        each = _Running(member, position, *self._stores.start(member, NEVER if begins else self._fired_until))
+        if begins:
+            for references, stored in self._stores.events.everything():
+                batch = _bounded(stored, member, position)
+                each.instance.ingest(self._rows(each, batch, batch[TIME].to_numpy(), references, {}))
+            for _ in each.instance.fire(self._fired_until):
+                pass
+            each.instance.counters = Counters(rows_in=each.instance.counters.rows_in)
+            self._stores.changed = True
+        return each
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
         """Take events. Each is stored once if a pattern with holistic aggregates takes it."""
@@ -225,3 +237,16 @@ class SharedInstance:
 
     def _count(self, **more: int) -> None:
         self.counters = counted(self.counters, **more)
+
+
+def _bounded(events: pa.RecordBatch, member: Member, position: int) -> pa.RecordBatch:
+    """Stored events with the bounds of a pattern's windows, as pack hands events over."""
+    windows, times = member.plan.windows, events[TIME].to_numpy()
+    columns: dict[str, pa.Array] = {}
+    if isinstance(windows, SessionWindows):
+        columns = {END: pa.array(times + member.gap)}
+    elif isinstance(windows, CustomWindows):
+        columns = placement(windows, times)
+    for name, values in columns.items():
+        events = events.append_column(bound_of(name, position), values)
+    return events

@@ -31,12 +31,7 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.references import ReferenceStore
 from forebay.store.unaligned import UnalignedStore
-from forebay.windows import (
-    TIME,
-    AlignedWindows,
-    CountWindows,
-    Preceding,
-)
+from forebay.windows import TIME, AlignedWindows, CountWindows, Preceding, SessionWindows
 
 
 def slicing_of(windows: list[AlignedWindows]) -> AlignedWindows | None:
@@ -59,6 +54,11 @@ class SharedStores:
     """The stores that patterns share, and those that each has, in one log: what a worker keeps between micro-batches.
 
     Parameters are those of `forebay.engine.open.open_instance`.
+
+    Attributes
+    ----------
+    changed : bool
+        Whether there is something to commit, whatever rows come.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class SharedStores:
     def _give_up(self) -> bool:
         """Forget the state of patterns that are not there any more; whether there was any."""
         known = {_part(member) for member in self._plan.members}
+        self._new = {member.id for member in self._plan.members if _part(member) not in self._log.parts}
         gone = [name for name in self._log.parts if name.startswith(_PARTS) and name not in known]
         for name in gone:
             store = ReferenceStore(self.directory, self._log.part(name), self.each, self.events, [])
@@ -129,6 +130,20 @@ class SharedStores:
             return _kind(plan)(replace(plan, packed=pa.schema([(EVENT, pa.int64())])), *place, store), store
         return _kind(plan)(plan, *place, store), None
 
+    def begins(self, member: Member) -> bool:
+        """Whether a pattern is new and is to take the events that are there; if these have all that it needs of them.
+
+        Aligned windows with holistic aggregates take nothing: they read the events when they fire.
+        """
+        plan = member.plan
+        if member.id not in self._new or not self.events.slices:
+            return False
+        if isinstance(plan.windows, AlignedWindows) and plan.pattern is not Pattern.RMW:
+            return False
+        if isinstance(plan.windows, SessionWindows) and member.gap is None:
+            return False
+        return set(plan.packed.names) <= self.events.columns.intersection(self.columns)
+
     @property
     def base(self) -> Manifest:
         """The version that was opened or committed last."""
@@ -147,6 +162,7 @@ class SharedStores:
         self.events.settle(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]), batch)
         self._log.compact(self.options.max_space_amplification)
         self.changed = False
+        self._new.clear()
         return self._log.commit(fired_until, counters, batch)
 
     @property

@@ -198,6 +198,18 @@ class EventLog:
         """The events of a slice, batch by batch, in order of their ordinals."""
         yield from self._store.rows(number)
 
+    @property
+    def columns(self) -> set[str]:
+        """The columns that all stored events have."""
+        schemas = self._part.schemas_of(self._slices)
+        return set.intersection(*(set(schema.names) for schema in schemas)) if schemas else set()
+
+    def everything(self) -> Iterator[tuple[References, pa.RecordBatch]]:
+        """References to all events, and these with their `TIME`: slice by slice in event time, in order of arrival there."""
+        for each in sorted(self._slices.values(), key=attrgetter("start")):
+            for batch in self.rows(each.number):
+                yield each.number << _ORDINAL_BITS | batch[ORDINAL].to_numpy().astype(np.int64), batch
+
     def bytes_of(self, numbers: Iterable[int]) -> int:
         """Size of the events of some slices."""
         return self._store.bytes_of(numbers)

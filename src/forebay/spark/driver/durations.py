@@ -35,6 +35,17 @@ def as_text(duration: Duration) -> str:
 
 def microseconds(session: SparkSession, name: str, duration: Duration) -> int:
     """A duration in microseconds; ``name`` is for the message when it is malformed."""
+    days, micros = _days_and_microseconds(session, name, duration)
+    return days * _MICROS_PER_DAY + micros
+
+
+def fixed_microseconds(session: SparkSession, name: str, duration: Duration) -> int | None:
+    """A duration in microseconds; None if it has days, which are longer or shorter where clocks change."""
+    days, micros = _days_and_microseconds(session, name, duration)
+    return None if days else micros
+
+
+def _days_and_microseconds(session: SparkSession, name: str, duration: Duration) -> tuple[int, int]:
     example = "write for example '10 minutes' or '1 day 12 hours', or a timedelta"
     if not isinstance(duration, str | datetime.timedelta):
         raise InvalidArgument(f"{name} is {duration!r}, neither a string nor a timedelta; {example}")
@@ -47,7 +58,7 @@ def microseconds(session: SparkSession, name: str, duration: Duration) -> int:
         raise InvalidArgument(f"{name} {duration!r} is not a duration; {example}") from error
     if get_field(interval, "months"):
         raise InvalidArgument(f"{name} {duration!r} has months or years, whose length varies; use days")
-    return int(get_field(interval, "days")) * _MICROS_PER_DAY + int(get_field(interval, "microseconds"))
+    return int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
 
 
 def positive_microseconds(session: SparkSession, name: str, duration: Duration) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -21,7 +21,7 @@ from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, Call, bind_call
 from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.conf import Conf
-from forebay.spark.driver.durations import as_text
+from forebay.spark.driver.durations import as_text, fixed_microseconds
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.shared_results import SharedResults, shared_results
@@ -79,7 +79,7 @@ def bind_patterns(
         _choice(told, calls),
     )
     members = tuple(
-        _member(each, call, bound.plan, (*names, *own), len(keys), places)
+        _member(df.sparkSession, each, call, bound.plan, (*names, *own), len(keys), places)
         for each, call, own, places in zip(asked, calls, more, results.places, strict=True)
     )
     return replace(bound, plan=replace(bound.plan, keys=(*names, *columns), members=members)), results
@@ -139,7 +139,13 @@ def _ends_of_sessions(asked: Sequence[Asked], time: Column) -> dict[str, Column]
 
 
 def _member(
-    asked: Asked, call: Call, whole: WindowPlan, keys: tuple[str, ...], shared_keys: int, places: tuple[int, ...]
+    session: SparkSession,
+    asked: Asked,
+    call: Call,
+    whole: WindowPlan,
+    keys: tuple[str, ...],
+    shared_keys: int,
+    places: tuple[int, ...],
 ) -> Member:
     """A pattern as a part of the plan of all."""
     read = dict.fromkeys((*keys, *(name for names in call.reads.values() for name in names)))
@@ -157,7 +163,11 @@ def _member(
     if call.choice.pattern is Pattern.RMW:
         alike += sorted(call.reads)
     digest = hashlib.sha256("\n".join(alike).encode()).hexdigest()[:12]
-    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys, places)
+    gap = None
+    if isinstance(asked.window, SessionWindow):
+        assert not isinstance(asked.window.gap_duration, Column)
+        gap = fixed_microseconds(session, "gapDuration", asked.window.gap_duration)
+    return Member(asked.name, f"{asked.name}-{digest}", plan, shared_keys, places, gap)
 
 
 def _told(name: str, call: Call) -> str:
