@@ -51,6 +51,33 @@ def markdown(frame: pl.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (frame.columns, ["---"] * frame.width, *rows))
 
 
+def bars(frame: pl.DataFrame, across: str, by: str, value: str, path: Path, panel: str | None = None) -> None:
+    """A chart with a group of bars for each value of ``across``, one for each of ``by``; a panel for each of ``panel``."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    parts = [("", frame)] if panel is None else [(f"{name} {panel}", part) for (name,), part in _groups(frame, panel)]
+    figure, panels = plt.subplots(1, len(parts), figsize=(8, 3.6), sharey=True, squeeze=False)
+    groups, kinds = frame[across].unique(maintain_order=True), frame[by].unique(maintain_order=True)
+    for axes, (title, part) in zip(panels[0], parts, strict=True):
+        for number, (kind, some) in enumerate((kind, part.filter(pl.col(by) == kind)) for kind in kinds):
+            places = [groups.to_list().index(each) + 0.8 * (number + 0.5) / len(kinds) - 0.4 for each in some[across]]
+            axes.bar(places, some[value], 0.8 / len(kinds), label=kind)
+        axes.set_xticks(range(len(groups)), groups)
+        axes.set_title(title, fontsize=10)
+        axes.grid(axis="y", alpha=0.3)
+    panels[0][0].set_ylabel(value)
+    panels[0][0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _groups(frame: pl.DataFrame, by: str) -> list[tuple[tuple[object, ...], pl.DataFrame]]:
+    return list(frame.group_by(by, maintain_order=True))
+
+
 def summarized(runs: pl.DataFrame) -> pl.DataFrame:
     """Median and spread of each peer and workload, and how many times as fast forebay is."""
     rate = pl.col("events_per_second")

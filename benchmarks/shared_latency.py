@@ -105,7 +105,11 @@ def main() -> None:
         about = (
             f"{seconds} s each, {FULL.cards:,} cards, one run, {os.cpu_count()} cores, Python {platform.python_version()}."
         )
-        report.replace(DOCUMENT, "shared-latency", f"{about}\n\n{report.markdown(frame)}")
+        quantiles = frame.unpivot(["p50 (s)", "p95 (s)", "p99 (s)"], index=["events per second", "patterns"], value_name="s")
+        drawn = quantiles.with_columns(run=pl.format("{} patterns", "patterns"), of=pl.col("variable").str.head(3))
+        report.bars(drawn, "of", "run", "s", DOCUMENT.with_name("patterns-latency.svg"), "events per second")
+        shown = "![Latency of one pattern and of many](patterns-latency.svg)"
+        report.replace(DOCUMENT, "shared-latency", f"{shown}\n\n{about}\n\n{report.markdown(frame)}")
 
 
 if __name__ == "__main__":
