@@ -173,6 +173,23 @@ def test_a_task_stops_combining_when_it_does_not_pay():
     assert done.hot == {"7": done.hottest}
 
 
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (pa.array([b"\x00\xff"] * 200), "b'\\x00\\xff'"),
+        (pa.nulls(200, pa.string()), "None"),
+        (pa.array(["x" * 1000] * 200), "x" * 100),
+        (pa.array([{"a": 1}] * 200), "{'a': 1}"),
+        (pa.array([10**18] * 200, pa.int64()).cast(pa.timestamp("us", "UTC")), None),  # Python has no such year
+        (pa.array([b"\xffa"] * 200).cast(pa.string(), safe=False), None),  # is not UTF-8
+    ],
+)
+def test_a_hot_key_of_any_type(keys, told):
+    done = Packed()
+    done.count(np.zeros(200, np.int64), pa.record_batch([keys], ["k0"]), 200, combined=False)
+    assert (done.hottest, dict(done.hot)) == (200, {} if told is None else {told: 200})
+
+
 @pytest.mark.parametrize(("windows", "goes_on"), [(GlobalWindow(0), True), (SessionWindows(), False)])
 def test_sessions_have_to_leave_fewer_rows_than_cells(windows, goes_on):
     """One key has two rows and the next has one, so combining leaves two thirds of them."""

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from forebay.spark.driver.tally import HOTTEST_KEY, SIZES, UNITS, Tally, Worked
-from forebay.spark.worker.vnodes import HOT_KEY, IDLE, PACKING
+from forebay.spark.worker.vnodes import HOT_KEYS, IDLE, PACKING
 
 
 def told(rows, size):
@@ -54,9 +54,9 @@ def test_a_micro_batch_in_which_nothing_happened_has_a_row_with_the_sizes_from_b
 
 def test_the_hottest_key_is_that_of_all_tasks_together():
     tally = Tally()
-    tally.take(0, {PACKING: {f"{HOT_KEY}a": 500, f"{HOT_KEY}b": 400}, PACKING - 1: {f"{HOT_KEY}b": 300}, 0: told(5, 100)})
+    tally.take(0, {PACKING: {HOT_KEYS: {"a": 500, "b": 400}}, PACKING - 1: {HOT_KEYS: {"b": 300}}, 0: told(5, 100)})
     assert tally.rows[0][HOTTEST_KEY] == "b"
-    tally.take(0, {PACKING - 1: {f"{HOT_KEY}b": 50}})  # the task ran again
+    tally.take(0, {PACKING - 1: {HOT_KEYS: {"b": 50}}})  # the task ran again
     assert tally.rows[0][HOTTEST_KEY] == "a"
     tally.take(0, {1: told(5, 100)})
     assert tally.rows[0][HOTTEST_KEY] == "a"

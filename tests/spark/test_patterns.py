@@ -87,6 +87,13 @@ def test_conditions_are_over_the_results_of_one_pattern(stream, capsys):
         assert kept.exceptAll(patterns.of(name)).isEmpty()
         assert kept.isEmpty() == (name == "none")
     assert 0 < patterns.of("sliding").count() < all_of_them.of("sliding").count()
+    hours = fb.patterns(rows, "key").add("hourly", fb.window("ts", "1 hour"), count)
+    with pytest.raises(InvalidArgument, match="would be called with the results of other patterns, too"):
+        hours.add("a", slides, count, fb.when(F.udf(lambda n: n > 3, "boolean")("n"))).results()
+    with pytest.raises(UnknownColumn) as raised:
+        hours.add("a", slides, count, fb.when("_pattern = 'a'")).results()
+    assert "`window`" in str(raised.value)
+    assert "__" not in str(raised.value)
     fb.explain(found)
     assert "when        sliding: 100 div n > 20 and sliding: " in capsys.readouterr().out
 

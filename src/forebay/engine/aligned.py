@@ -51,7 +51,7 @@ class AlignedInstance:
         self._observer = observer
         self._plan, self._windows = plan, plan.windows
         self._store = store or aligned_store(plan, directory, version, archive, disk)
-        if store is None:
+        if store is None:  # whoever lends a store has looked, and may hand over what came before
             require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self.counters = self._store.base.counters

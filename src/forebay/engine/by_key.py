@@ -74,7 +74,7 @@ class ByKeyInstance(ABC):
         form = self.form_of(plan)
         self._store = store or open_stores.take(directory, version, plan.options, merge, archive, form, disk)
         self._store.merge = merge
-        if not self._lent:
+        if not self._lent:  # whoever lends a store has looked, and may hand over what came before
             require_same_time(self._store.base, directory, fired_until)
         self._fired_until = fired_until
         self._committed = False

@@ -115,7 +115,7 @@ class Member:
         In which columns of the results of all its own are: those before its keys, its other keys, its aggregates. See
         `in_common`.
     gap : int or None
-        Of sessions: their gap in microseconds, if it is always as long.
+        Of sessions: their gap in microseconds; None if its length varies, as that of a day does where clocks change.
     """
 
     name: str

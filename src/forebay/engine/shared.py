@@ -74,7 +74,8 @@ class SharedInstance:
     """Several patterns over the same events; see `forebay.engine.instance.Instance`.
 
     Its parameters are those of `forebay.engine.open.open_instance`. The state of patterns that the plan does not have any
-    more is given up when it is opened; new patterns begin with the events that are still stored.
+    more is given up when it is opened. New patterns begin with the events that are still stored, if these have their
+    columns.
     """
 
     def __init__(

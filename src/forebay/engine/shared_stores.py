@@ -95,7 +95,7 @@ class SharedStores:
         return True
 
     def _give_up(self) -> bool:
-        """Forget the state of patterns that are not there any more; whether there was any."""
+        """Forget the state of patterns that are not there any more, and note which are new; whether any was forgotten."""
         known = {_part(member) for member in self._plan.members}
         self._new = {member.id for member in self._plan.members if _part(member) not in self._log.parts}
         gone = [name for name in self._log.parts if name.startswith(_PARTS) and name not in known]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,9 @@ class EventSlice:
         How many references patterns have to its events.
     looked : int
         How many there were when it was last looked for events without any, -1 if it never was.
+    columns : frozenset of str
+        Those with which all of its events were stored; none if that is not known. What is on disk does not tell: an event
+        that is written again has all columns of now.
     """
 
     number: int
@@ -68,10 +72,11 @@ class EventSlice:
     events: int = 0
     references: int = 0
     looked: int = -1
+    columns: frozenset[str] = frozenset()
 
 
-_NAMES = [field.name for field in fields(EventSlice)]
-_ROW = attrgetter(*_NAMES)
+_NUMBERS_OF_SLICE = [field.name for field in fields(EventSlice) if field.name != "columns"]
+_ROW = attrgetter(*_NUMBERS_OF_SLICE, "columns")
 
 
 class EventLog:
@@ -120,9 +125,11 @@ class EventLog:
         """Become what a log has, of a later version, too, which another process has made."""
         self._log, self._part = log, log.part(EVENTS)
         self._store = AlignedStore(self._directory, None, [], self._options, form=self._form, log=self._part)
-        self._written: list[tuple[int, ...]] = []
+        self._written: list[tuple[Any, ...]] = []
         for batch in log.read(INDEXES):
-            self._written += zip(*(batch[name].to_pylist() for name in _NAMES), strict=True)
+            known = batch["columns"].to_pylist() if "columns" in batch.schema.names else [""] * batch.num_rows
+            columns = (frozenset(text.split(",")) if text else frozenset() for text in known)
+            self._written += zip(*(batch[name].to_pylist() for name in _NUMBERS_OF_SLICE), columns, strict=True)
         self._slices = {each.number: each for each in (EventSlice(*row) for row in self._written)}
         self._numbers = {each.start: each.number for each in self._slices.values() if self._goes_on(each)}
         self._lasts = {number: lasts for number, lasts in self._lasts.items() if number in self._slices}
@@ -156,6 +163,8 @@ class EventLog:
             references[rows] = each.number << _ORDINAL_BITS | ordinals
             some = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
             times_of_some = times[rows]
+            names = frozenset(batch.schema.names)
+            each.columns = each.columns & names if each.events else names
             each.events += len(rows)
             each.first, each.last = min(each.first, int(times_of_some.min())), max(each.last, int(times_of_some.max()))
             some = some.append_column(TIME, pa.array(times_of_some))
@@ -199,10 +208,9 @@ class EventLog:
         yield from self._store.rows(number)
 
     @property
-    def columns(self) -> set[str]:
-        """The columns that all stored events have."""
-        schemas = self._part.schemas_of(self._slices)
-        return set.intersection(*(set(schema.names) for schema in schemas)) if schemas else set()
+    def columns(self) -> frozenset[str]:
+        """The columns with which all stored events were stored."""
+        return frozenset.intersection(*(each.columns for each in self._slices.values())) if self._slices else frozenset()
 
     def everything(self) -> Iterator[tuple[References, pa.RecordBatch]]:
         """References to all events, and these with their `TIME`: slice by slice in event time, in order of arrival there."""
@@ -319,8 +327,10 @@ class EventLog:
         self._log.drop([INDEXES])
         self._written = rows
         if rows:
-            columns = [pa.array(values, pa.int64()) for values in zip(*rows, strict=True)]
-            self._log.append(INDEXES, pa.record_batch(columns, _NAMES))
+            *numbers, known = zip(*rows, strict=True)
+            columns = [pa.array(values, pa.int64()) for values in numbers]
+            columns.append(pa.array([",".join(sorted(each)) for each in known], pa.string()))
+            self._log.append(INDEXES, pa.record_batch(columns, [*_NUMBERS_OF_SLICE, "columns"]))
 
     def _thin_out(self, needed: Callable[[EventSlice], bool], holders: int, referenced: Callable[[], References]) -> None:
         """Rewrite slices that are kept for few of their events, if that frees a good share of all.

@@ -12,6 +12,7 @@ from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis
 from forebay.spark.driver.columns import text_of
+from forebay.spark.driver.trees import subtree
 
 
 def apart(
@@ -22,19 +23,40 @@ def apart(
     return computed, tuple(each for each in given if isinstance(each, Condition))
 
 
-def matching(results: DataFrame, conditions: Sequence[Condition], of: Column | None = None) -> DataFrame:
-    """The results for which all conditions are true, and all for which ``of`` is not.
+def matching(results: DataFrame, conditions: Sequence[Condition]) -> DataFrame:
+    """The results for which all conditions are true; an error of ours for what is no condition over their columns."""
+    for each in conditions:
+        with analysis():
+            results = results.where(_checked(results, each))
+    return results
 
-    An error of ours is raised for what is no condition over their columns.
+
+def matching_where(of: Column, results: DataFrame, conditions: Sequence[Condition], seen: DataFrame) -> DataFrame:
+    """The results for which all conditions are true, and all others for which ``of`` is not true.
+
+    Conditions are over the columns of ``seen``, which the results have among others. Spark evaluates functions in Python
+    for all results, whatever ``of`` says, so they are refused.
     """
     for each in conditions:
         with analysis():
-            condition = F.expr(each.condition) if isinstance(each.condition, str) else each.condition
-            kind = results.select(condition).schema.fields[0].dataType
-            if not isinstance(kind, T.BooleanType):
+            condition = _checked(seen, each)
+            analysed = seen.where(condition)._jdf.queryExecution().analyzed()
+            if any("PythonUDF" in part.getClass().getSimpleName() for part in subtree(analysed.condition())):
                 raise InvalidArgument(
-                    f"when() got {text_of(each.condition)}, which is a {kind.simpleString()}; a condition is true or false, "
-                    "for example F.col('n') >= 5"
+                    f"when() got {text_of(each.condition)}, which has a function in Python. It would be called with the "
+                    "results of other patterns, too. Filter what of() gives instead."
                 )
-            results = results.where(condition if of is None else F.when(of, condition).otherwise(F.lit(True)))
+            results = results.where(F.when(of, condition).otherwise(F.lit(True)))
     return results
+
+
+def _checked(results: DataFrame, each: Condition) -> Column:
+    """The condition as a column, which must be true or false."""
+    condition = F.expr(each.condition) if isinstance(each.condition, str) else each.condition
+    kind = results.select(condition).schema.fields[0].dataType
+    if not isinstance(kind, T.BooleanType):
+        raise InvalidArgument(
+            f"when() got {text_of(each.condition)}, which is a {kind.simpleString()}; a condition is true or false, "
+            "for example F.col('n') >= 5"
+        )
+    return condition

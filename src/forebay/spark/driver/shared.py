@@ -52,7 +52,7 @@ class SharedPatterns:
         ------
         InvalidArgument
             For a name that there is already, and a window that cannot share events. `results` tells what is wrong with
-            aggregates and keys.
+            aggregates, conditions and keys.
 
         Examples
         --------

@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 from forebay.aggregates.functions import Condition
 from forebay.engine.plan import in_common
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.conditions import matching
+from forebay.spark.driver.conditions import matching_where
 
 PATTERN = "pattern"
 """The column of results that has the name of the pattern that a result is of."""
@@ -52,7 +52,7 @@ class SharedResults:
         before = "_" * max(map(len, seen.columns))  # no column that a user sees has such a name
         hidden = [F.col(column).alias(before + column) for column in results.columns]
         beside = results.select(*hidden, *self.keys, *self.own[name])
-        kept = matching(beside, conditions, F.col(before + PATTERN) == name)
+        kept = matching_where(F.col(before + PATTERN) == name, beside, conditions, seen)
         return kept.select(*(F.col(before + column).alias(column) for column in results.columns))
 
 

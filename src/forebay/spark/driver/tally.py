@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.spark.worker.vnodes import HOT_KEY, IDLE, PACKING
+from forebay.spark.worker.vnodes import HOT_KEYS, IDLE, PACKING
 
 UNITS = {
     "packedRows": "rows that came to the tasks before the shuffle",
@@ -102,14 +102,14 @@ class Tally:
     def __init__(self) -> None:
         self.rows: dict[int, dict[str, Any]] = {}
         self.batch: int | None = None
-        self.nodes: dict[int, dict[str, float]] = {}
+        self.nodes: dict[int, dict[str, Any]] = {}
         self.opened: dict[int, deque[Opened]] = {}
-        self._before: tuple[int | None, dict[int, dict[str, float]]] = None, {}
+        self._before: tuple[int | None, dict[int, dict[str, Any]]] = None, {}
         self._earlier: dict[str, float] = dict.fromkeys(UNITS, 0)
         self._sizes: dict[int, dict[str, float]] = {}
         self._size: dict[str, float] = dict.fromkeys(SIZES, 0)
 
-    def take(self, batch: int, told: Mapping[int, dict[str, float]]) -> None:
+    def take(self, batch: int, told: Mapping[int, dict[str, Any]]) -> None:
         """Take what virtual nodes tell of a micro-batch; of what one of them tells more than once, the last counts.
 
         A micro-batch of a query that had ended runs again as a whole, so what it did before does not count.
@@ -184,11 +184,11 @@ def _add(into: dict[str, float], metrics: dict[str, float], names: Iterable[str]
         into[name] += sign * metrics.get(name, 0)
 
 
-def _hottest(told: Iterable[Mapping[str, float]]) -> str | None:
+def _hottest(told: Iterable[Mapping[str, Any]]) -> str | None:
     """The key that tasks of a pack have told the most rows of."""
     rows = Counter[str]()
     for metrics in told:
-        rows.update({name.removeprefix(HOT_KEY): int(n) for name, n in metrics.items() if name.startswith(HOT_KEY)})
+        rows.update(metrics.get(HOT_KEYS, {}))
     return max(rows, key=rows.__getitem__, default=None)
 
 

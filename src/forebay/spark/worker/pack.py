@@ -7,6 +7,7 @@ combining pays (`forebay.spark.worker.combining`), a blob holds those instead.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ def pack(
     for chunk in chunks(batches) if plan.capture is None else _numbered(chunks(batches), task):
         cells = Cells.of(chunk, plan, len(vnodes), spread=spread)
         rows = normalized(chunk, plan)
+        keys = rows.select(plan.placed_by)
         placed = updating or not isinstance(plan.windows, AlignedWindows)
         beside = _placed(chunk, plan, hashed=hashed) if placed else {}
         if plan.capture is not None:
@@ -98,7 +100,7 @@ def pack(
         cuts = np.searchsorted(codes, np.arange(len(vnodes) + 1) * cells.span)
         for position, blob in _complete(writers, batch, cuts, partial=combiner is not None):
             yield int(vnodes[position]), blob
-        done.count(cells.owners, chunk.select(plan.placed_by), batch.num_rows, combined=combiner is not None)
+        done.count(cells.owners, keys, batch.num_rows, combined=combiner is not None)
         if combiner is not None and batch.num_rows > combiner.pays * chunk.num_rows:
             combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
@@ -135,7 +137,7 @@ class Packed:
     hottest : int
         About how many rows were of the most frequent key of their chunk; of the most frequent window where those are spread.
     hot : Counter of str
-        About how many rows were of each key that was hot in a chunk.
+        About how many rows were of each key that was hot in a chunk, and that can be shown.
     """
 
     rows: int = 0
@@ -159,8 +161,9 @@ class Packed:
         hottest = round(int(counts[most]) / len(sampled) * rows)
         self.hottest += hottest
         if keys.num_columns and hottest >= max(HOT_ROWS, HOT * rows):
-            key = tuple(column[sampled[firsts[most]]].as_py() for column in keys.columns)
-            self.hot[str(key if len(key) > 1 else key[0])[:KEY_LENGTH]] += hottest
+            with contextlib.suppress(Exception):  # Python has no year 12000, and no texts that are not UTF-8
+                key = tuple(column[sampled[firsts[most]]].as_py() for column in keys.columns)
+                self.hot[str(key if len(key) > 1 else key[0])[:KEY_LENGTH]] += hottest
 
 
 class Cells:

@@ -17,7 +17,7 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.startup import Shipped
-from forebay.spark.worker.vnodes import HOT_KEY, PACKING, ids_in_turn
+from forebay.spark.worker.vnodes import HOT_KEYS, PACKING, ids_in_turn
 from forebay.state.layout import SPREAD, VNODES, Layout, layout_id
 from forebay.state.places import Place
 from forebay.windows import TIME, SessionWindows
@@ -87,8 +87,8 @@ def _report(reporter: Accumulator[Any], layout: Layout, batch: int, done: Packed
     """Tell the driver what a task has packed, as the work of a virtual node that there is not."""
     operator = next(iter(task.directories(layout)), layout_id(layout))
     query = startup.local_property("sql.streaming.queryId")
-    told = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined, "hottestKeyRows": done.hottest}
-    told |= {f"{HOT_KEY}{key}": rows for key, rows in done.hot.items()}
+    told: dict[str, Any] = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined}
+    told |= {"hottestKeyRows": done.hottest, HOT_KEYS: dict(done.hot)}
     reporter.add({(str(query), batch, operator, PACKING - task.number()): told})
 
 

@@ -15,8 +15,8 @@ IDLE = -1
 PACKING = -2
 """Stands for the first task of a pack in what it tells the driver; the numbers below it stand for the others."""
 
-HOT_KEY = "hot key: "
-"""How the name of a metric of a pack begins that has the rows of a hot key; it ends with that."""
+HOT_KEYS = "hotKeys"
+"""Under this name a pack tells about how many rows each hot key had, by the key's text."""
 
 _MASK = 0xFFFFFFFF
 
