@@ -12,6 +12,7 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, WindowPlan
+from forebay.spark.worker.combining import combiner_of
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options
@@ -112,7 +113,7 @@ def test_equals_the_model(tmp_path, windows, pattern, every, lateness, accumulat
     packed, aggregation = pa.schema([("k0", pa.string()), ("a0", pa.int64())]), Aggregation(("k0",), AGGREGATES[pattern])
     options = Options(1 << 20, write_buffer_bytes=1 << 10)
     plan = WindowPlan(windows, packed, ("k0",), aggregation, pattern, schema, options, firing)
-    model, version, watermark, panes = Model(windows, firing), None, NEVER, 0
+    model, version, watermark, panes, combined = Model(windows, firing), None, NEVER, 0, 0
     for number in range(30):
         rows = [
             (number * 12 + chance.randrange(-90, 12), f"user {chance.randrange(6)}", chance.randrange(50))
@@ -121,7 +122,14 @@ def test_equals_the_model(tmp_path, windows, pattern, every, lateness, accumulat
         if chance.random() < 0.3:
             open_stores.clear()
         instance = open_instance(plan, tmp_path / "0", version, watermark)
-        if rows:
+        combiner = combiner_of(plan, updating=True, hashed=False, fired_until=watermark)
+        assert (combiner is None) == (pattern is Pattern.AUR)
+        if rows and combiner is not None and isinstance(windows, SessionWindows) and number % 2:
+            batch = batch_of(windows, rows)
+            partials, _ = combiner.combined(batch, np.zeros(len(rows), np.int64), batch["high"].to_numpy())
+            instance.ingest(partials, partial=True)
+            combined += len(rows) - partials.num_rows
+        elif rows:
             instance.ingest(batch_of(windows, rows))
         model.ingest(rows)
         watermark = number * 12 - 40 if number < 29 else 10_000
@@ -137,3 +145,4 @@ def test_equals_the_model(tmp_path, windows, pattern, every, lateness, accumulat
         panes += len(found)
     assert instance.counters.rows_late == model.late
     assert panes > 20
+    assert combined > 20 or pattern is Pattern.AUR or isinstance(windows, AlignedWindows)

@@ -17,7 +17,7 @@ from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.grouping import Integers, Sessions
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import NEVER, WindowPlan
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
 
 PAYS, PAYS_IN_SESSIONS = 0.7, 0.5
@@ -37,8 +37,8 @@ class Combiner:
     plan : WindowPlan
         The operator, with what partial aggregates carry beside what is aggregated.
     fired_until : int or None
-        Of sessions: rows whose own windows end by then (microseconds) may be late, and are not combined. None where rows
-        are combined whatever their windows are.
+        Of sessions: rows whose own windows end by then (microseconds), with their allowed lateness before that, may be
+        late, and are not combined. None where rows are combined whatever their windows are.
     """
 
     plan: WindowPlan
@@ -99,7 +99,7 @@ def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: 
     assert isinstance(plan.aggregation, Aggregation)
     if isinstance(plan.windows, AlignedWindows):
         return Combiner(_carrying(plan, HIGH, LOW) if updating and hashed else plan)
-    if hashed or plan.firing is not None:
+    if hashed:
         return None
     if isinstance(plan.windows, GlobalWindow):
         return Combiner(plan)
@@ -107,8 +107,9 @@ def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: 
     sessions = isinstance(plan.windows, SessionWindows) and plan.idle_timeout is None and not by_arrival
     if not sessions or fired_until is None:
         return None
+    lateness = plan.firing.allowed_lateness if plan.firing else 0
     of_sessions = replace(plan, aggregation=replace(plan.aggregation, keys=()))  # each of which is of one key
-    return Combiner(_carrying(of_sessions, *plan.keys, START, END, _CELL), fired_until)
+    return Combiner(_carrying(of_sessions, *plan.keys, START, END, _CELL), max(NEVER, fired_until - lateness))
 
 
 def _carrying(plan: WindowPlan, *columns: str) -> WindowPlan:
