@@ -28,6 +28,7 @@ Tables and a chart go to ``bench/shared`` and, unless it is ``--quick``, to ``do
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -263,11 +264,10 @@ class Sizes:
 
 def _size(directory: Path) -> int:
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for parent, _, names in os.walk(directory):  # which passes over directories that go meanwhile
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(parent, name).stat().st_size
     return total
 
 

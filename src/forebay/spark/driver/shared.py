@@ -39,7 +39,8 @@ class SharedPatterns:
             `window`, `session_window` with a fixed gap, `count_window`, `preceding` or `custom_window`. All windows over
             event time must be over the same column.
         *aggregates : Aggregate, Apply or Condition
-            What ``groupBy(...).agg()`` would take. Conditions (`when`) are over the columns that `of` gives.
+            What ``groupBy(...).agg()`` would take. Conditions (`when`) are over the columns that `of` gives, without
+            functions in Python.
         keys : Column, str, or sequence of those
             Keys that this pattern has beside those of all.
 
