@@ -58,7 +58,9 @@ def bars(frame: pl.DataFrame, across: str, by: str, value: str, path: Path, pane
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    parts = [("", frame)] if panel is None else [(f"{name} {panel}", part) for (name,), part in _groups(frame, panel)]
+    parts = [("", frame)]
+    if panel is not None:
+        parts = [(f"{name} {panel}", part) for (name,), part in frame.group_by(panel, maintain_order=True)]
     figure, panels = plt.subplots(1, len(parts), figsize=(8, 3.6), sharey=True, squeeze=False)
     groups, kinds = frame[across].unique(maintain_order=True), frame[by].unique(maintain_order=True)
     for axes, (title, part) in zip(panels[0], parts, strict=True):
@@ -72,10 +74,6 @@ def bars(frame: pl.DataFrame, across: str, by: str, value: str, path: Path, pane
     panels[0][0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
-
-
-def _groups(frame: pl.DataFrame, by: str) -> list[tuple[tuple[object, ...], pl.DataFrame]]:
-    return list(frame.group_by(by, maintain_order=True))
 
 
 def summarized(runs: pl.DataFrame) -> pl.DataFrame:

@@ -95,9 +95,8 @@ class SharedStores:
         return True
 
     def _give_up(self) -> bool:
-        """Forget the state of patterns that are not there any more, and note which are new; whether any was forgotten."""
+        """Forget the state of patterns that are not there any more; whether there was any."""
         known = {_part(member) for member in self._plan.members}
-        self._new = {member.id for member in self._plan.members if _part(member) not in self._log.parts}
         gone = [name for name in self._log.parts if name.startswith(_PARTS) and name not in known]
         for name in gone:
             store = ReferenceStore(self.directory, self._log.part(name), self.each, self.events, [])
@@ -131,12 +130,13 @@ class SharedStores:
         return _kind(plan)(plan, *place, store), None
 
     def begins(self, member: Member) -> bool:
-        """Whether a pattern is new and is to take the events that are there; if these have all that it needs of them.
+        """Whether the last version does not have a pattern that is to take the events which are there.
 
-        Aligned windows with holistic aggregates take nothing: they read the events when they fire.
+        These must have all its columns. Aligned windows with holistic aggregates take nothing: they read events when they
+        fire.
         """
         plan = member.plan
-        if member.id not in self._new or not self.events.slices:
+        if _part(member) in self.base.parts or not self.events.slices:
             return False
         if isinstance(plan.windows, AlignedWindows) and plan.pattern is not Pattern.RMW:
             return False
@@ -162,7 +162,6 @@ class SharedStores:
         self.events.settle(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]), batch)
         self._log.compact(self.options.max_space_amplification)
         self.changed = False
-        self._new.clear()
         return self._log.commit(fired_until, counters, batch)
 
     @property

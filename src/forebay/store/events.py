@@ -127,8 +127,9 @@ class EventLog:
         self._store = AlignedStore(self._directory, None, [], self._options, form=self._form, log=self._part)
         self._written: list[tuple[Any, ...]] = []
         for batch in log.read(INDEXES):
-            known = batch["columns"].to_pylist() if "columns" in batch.schema.names else [""] * batch.num_rows
-            columns = (frozenset(text.split(",")) if text else frozenset() for text in known)
+            texts = batch["columns"].to_pylist() if "columns" in batch.schema.names else [""] * batch.num_rows
+            different = {text: frozenset(text.split(",") if text else ()) for text in set(texts)}
+            columns = (different[text] for text in texts)
             self._written += zip(*(batch[name].to_pylist() for name in _NUMBERS_OF_SLICE), columns, strict=True)
         self._slices = {each.number: each for each in (EventSlice(*row) for row in self._written)}
         self._numbers = {each.start: each.number for each in self._slices.values() if self._goes_on(each)}
@@ -329,7 +330,8 @@ class EventLog:
         if rows:
             *numbers, known = zip(*rows, strict=True)
             columns = [pa.array(values, pa.int64()) for values in numbers]
-            columns.append(pa.array([",".join(sorted(each)) for each in known], pa.string()))
+            different = {each: ",".join(sorted(each)) for each in set(known)}
+            columns.append(pa.array([different[each] for each in known], pa.string()))
             self._log.append(INDEXES, pa.record_batch(columns, [*_NUMBERS_OF_SLICE, "columns"]))
 
     def _thin_out(self, needed: Callable[[EventSlice], bool], holders: int, referenced: Callable[[], References]) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from dataclasses import field as attribute
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +143,7 @@ class Packed:
     out: int = 0
     combined: int = 0
     hottest: int = 0
-    hot: Counter[str] = attribute(default_factory=Counter)
+    hot: Counter[str] = field(default_factory=Counter)
 
     def count(self, owners: Times, keys: pa.RecordBatch, out: int, *, combined: bool) -> None:
         """Count a chunk with rows of these keys. The most frequent one is looked for in a sample."""
@@ -239,14 +238,14 @@ def normalized(batch: pa.RecordBatch, plan: WindowPlan) -> pa.RecordBatch:
     Float keys have one zero and one NaN, as Spark groups and shows them.
     """
     columns = []
-    for field in plan.packed:
-        column = batch[field.name]
-        if field.name in plan.keys and pa.types.is_floating(field.type):
+    for wanted in plan.packed:
+        column = batch[wanted.name]
+        if wanted.name in plan.keys and pa.types.is_floating(wanted.type):
             mask = np.asarray(column.is_null())
-            values = column.to_numpy(zero_copy_only=False) + field.type.to_pandas_dtype()(0.0)  # -0.0 + 0.0 is 0.0
+            values = column.to_numpy(zero_copy_only=False) + wanted.type.to_pandas_dtype()(0.0)  # -0.0 + 0.0 is 0.0
             values[np.isnan(values)] = np.nan
-            column = pa.array(values, field.type, mask=mask)
-        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+            column = pa.array(values, wanted.type, mask=mask)
+        columns.append(column if column.type.equals(wanted.type) else column.cast(wanted.type))
     return pa.RecordBatch.from_arrays(columns, schema=plan.packed)
 
 
