@@ -181,8 +181,11 @@ class ByKeyInstance(ABC):
 
     def _fitting(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
-        sizes = np.cumsum(self._store.bytes_of(slots))
-        parts = sizes // (self._plan.options.memory_bytes // LOAD_FACTOR)
+        room = self._plan.options.memory_bytes // LOAD_FACTOR
+        if self._store.live_bytes <= room:
+            yield slots
+            return
+        parts = np.cumsum(self._store.bytes_of(slots)) // room
         yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
 
     def _window_results(self, slots: Slots) -> tuple[pl.DataFrame, Iterator[pa.RecordBatch]]:

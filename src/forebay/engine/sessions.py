@@ -50,9 +50,11 @@ class SessionInstance(ByKeyInstance):
         self._waiting_bytes = 0
 
     def _place_all(self, batch: pa.RecordBatch, *, partial: bool) -> None:
-        high, low, start, end = (batch[name].to_numpy() for name in (HIGH, LOW, START, END))
-        ett = batch[ETT].to_numpy() if ETT in batch.schema.names else end
-        index = self._store.index
+        index, rows = self._store.index, np.arange(batch.num_rows)
+        if self._observer is None:
+            rows = index.neighbours_together(batch[LOW].to_numpy())
+        high, low, start, end = (batch[name].to_numpy()[rows] for name in (HIGH, LOW, START, END))
+        ett = batch[ETT].to_numpy()[rows] if ETT in batch.schema.names else end
         if self._observer is None:
             slots = (index.place_merging if self._merging else index.place_exact)(high, low, start, end, ett)
         elif self._merging:
@@ -61,9 +63,8 @@ class SessionInstance(ByKeyInstance):
             self._observer.merges(batch, start, end, steps, index)
         else:
             slots = index.place_exact(high, low, start, end, ett)
-            self._observer.enters(batch, np.arange(batch.num_rows), start, end)
-        every = np.arange(batch.num_rows)
-        self._append(self._stored_columns(batch, every, partial=partial), slots, partial=partial)
+            self._observer.enters(batch, rows, start, end)
+        self._append(self._stored_columns(batch, rows, partial=partial), slots, partial=partial)
 
     def _due(self) -> int:
         return self._store.index.earliest()

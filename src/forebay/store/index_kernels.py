@@ -73,6 +73,24 @@ def slot_of(entry):
 
 
 @compiled
+def by_place(low, mask, bits):
+    """The order of rows by the places of their keys in the directory, of which so many bits count."""
+    shift = 0
+    while mask >> shift >= 1 << bits:
+        shift += 1
+    counts = np.zeros(1 << bits, np.int64)
+    for row in range(len(low)):
+        counts[(low[row] & TAG & mask) >> shift] += 1
+    begins = np.cumsum(counts) - counts
+    order = np.empty(len(low), np.int64)
+    for row in range(len(low)):
+        part = (low[row] & TAG & mask) >> shift
+        order[begins[part]] = row
+        begins[part] += 1
+    return order
+
+
+@compiled
 def look_ahead(c, directory, free, scalars, low, begin, hint):
     """Touch what the rows from ``begin`` on will need, all of it before any of it is used."""
     mask = len(directory) - 1
@@ -428,7 +446,12 @@ def vacate(c, scalars, slot):
 
 @compiled
 def remove(c, directory, free, dirty, earliest, scalars, slots):
-    for slot in slots:
+    found, mask = 0, len(directory) - 1
+    for row in range(len(slots)):
+        if row % AHEAD == 0:  # see `look_ahead`
+            for other in range(row, min(len(slots), row + AHEAD)):
+                found += directory[c[slots[other]].low & TAG & mask] + c[c[slots[other]].newer].stored
+        slot = slots[row]
         unlink_window(c, directory, scalars, slot)
         member = slot
         while member >= 0:
@@ -439,6 +462,7 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
             scalars[FREE] += 1
             touch(dirty, scalars, member)
             member = following
+    return found
 
 
 @compiled

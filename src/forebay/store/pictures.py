@@ -13,7 +13,7 @@ from forebay.errors import CorruptState
 _COLUMNS = pa.schema([("part", pa.string()), ("bytes", pa.int64()), ("data", pa.large_binary())])
 """What an array is called, how many bytes it has, and these."""
 
-_CODEC = pa.Codec("zstd", 1)
+_CODEC = pa.Codec("zstd", -1)
 
 Array = npt.NDArray[Any]
 
