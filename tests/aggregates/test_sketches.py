@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 import forebay as fb
 from forebay.aggregates import frequent, kll
 from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.bound import COUNTED, BoundAggregate
+from forebay.aggregates.hyperloglog import Tables
+from forebay.engine.stored_form import StoredForm
 from forebay.errors import InvalidArgument
 
 
@@ -155,3 +157,49 @@ def test_numbers_may_be_those_of_numpy():
     assert made == {"percentage": [0.0, 0.5, 1.0], "accuracy": 100}
     assert {type(each) for each in (*made["percentage"], made["accuracy"])} == {float, int}
     assert fb.percentile("x", range(2)).options["percentage"] == [0, 1]
+
+
+LISTS = pa.list_(pa.int64())
+BESIDE = {
+    "count": bound("count", pa.int64(), pa.int64()),
+    "sum": bound("sum", pa.int64(), pa.int64(), ansi=True),
+    "max": bound("max", pa.int64(), pa.int64()),
+    "stddev": bound("stddev", pa.int64(), pa.float64(), ansi=True),
+    "distinct": bound("approx_count_distinct", pa.int64(), pa.int64(), precision=9, tables=Tables(400.0, (), (), 6)),
+    "counted median": bound("median", pa.int64(), pa.float64(), percentage=0.5, **{COUNTED: True}),
+    "percentiles": bound("approx_percentile", pa.int64(), LISTS, k=200, percentage=[0, 0.5, 1]),
+    "fine percentiles": bound("approx_percentile", pa.int64(), LISTS, k=800, percentage=[0, 0.5, 1]),
+    "kll": bound("kll_sketch_agg_bigint", pa.int64(), pa.binary(), k=100),
+    "hll": bound("hll_sketch_agg", pa.int64(), pa.binary(), lgConfigK=12),
+    "small hll": bound("hll_sketch_agg", pa.int64(), pa.binary(), lgConfigK=8),
+    "count-min": bound("count_min_sketch", pa.int64(), pa.binary(), eps=0.1, confidence=0.9, seed=7),
+    "another count-min": bound("count_min_sketch", pa.int64(), pa.binary(), eps=0.1, confidence=0.9, seed=8),
+}
+
+
+@pytest.mark.parametrize("added", BESIDE)
+def test_an_aggregate_that_is_added_has_seen_all_rows_or_those_that_came_since(added):
+    before, since = ({"k": [1] * len(values), "x": values} for values in ([-1000, 1000, 3, 3], [7, 8, 9]))
+    packed = pa.schema([("k", pa.int64()), ("x", pa.int64())])
+    alone = Aggregation(("k",), (BESIDE[added],))
+    allowed = [alone.finish(alone.partial(pl.DataFrame(rows)))[0].to_pylist() for rows in (since, _both(before, since))]
+    for name, other in BESIDE.items():
+        stored = Aggregation(("k",), (other,)).partial(pl.DataFrame(before)).to_arrow().to_batches()[0]
+        beside = Aggregation(("k",), (other, BESIDE[added]))
+        kept = pl.DataFrame(StoredForm(packed, beside).of(stored))
+        new = beside.partial(pl.DataFrame(since))
+        merged = beside.merge(pl.concat([kept.select(new.columns), new]))
+        assert beside.finish(merged)[1].to_pylist() in allowed, name
+
+
+def _both(before, since):
+    return {name: before[name] + since[name] for name in before}
+
+
+def test_extremes_of_a_sketch_that_an_earlier_release_has_stored_are_found():
+    percentiles = Aggregation(("k",), (BESIDE["percentiles"],))
+    stored = percentiles.partial(pl.DataFrame({"k": [1, 1], "x": [-5, 5]}))
+    stored = stored.rename({"x.kll200_least": "x.kll_least", "x.kll200_most": "x.kll_most"}).to_arrow().to_batches()[0]
+    packed = pa.schema([("k", pa.int64()), ("x", pa.int64())])
+    found = pl.DataFrame(StoredForm(packed, percentiles).of(stored))
+    assert percentiles.finish(found)[0].to_pylist() == [[-5, -5, 5]]

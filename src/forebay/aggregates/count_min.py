@@ -75,12 +75,13 @@ class Table:
                 found.append(drawn)
         return np.array(found, np.int64)
 
-    def serialized(self, sketches: pl.Series, totals: pl.Series) -> list[bytes]:
-        """Sketches in Spark's format, given how many values each has seen."""
+    def serialized(self, sketches: pl.Series) -> list[bytes]:
+        """Sketches in Spark's format. A value is counted once in each row, so any of them says how many there were."""
         head = np.array([self.depth, self.width], ">i4").tobytes() + self._factors.astype(">i8").tobytes()
         found = []
-        for cells, total in zip(sketches, totals, strict=True):
+        for cells in sketches:
             table = np.zeros(self.depth * self.width, ">i8")
             table[cells.struct.field(ITEM).to_numpy()] = cells.struct.field(COUNT).to_numpy()
-            found.append(np.array([_VERSION], ">i4").tobytes() + np.array([total], ">i8").tobytes() + head + table.tobytes())
+            total = table[: self.width].sum(keepdims=True).astype(">i8")
+            found.append(np.array([_VERSION], ">i4").tobytes() + total.tobytes() + head + table.tobytes())
         return found

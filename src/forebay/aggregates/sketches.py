@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -50,26 +51,34 @@ def _kll(aggregate: BoundAggregate) -> Parts:
         _name(aggregate, f"kll{k}"): Part(
             of_all(items, compress, dtype), lambda part: of_all(joined(part), compress, dtype)
         ),
-        _name(aggregate, "kll_least"): Part(values.min(), pl.Expr.min),
-        _name(aggregate, "kll_most"): Part(values.max(), pl.Expr.max),
+        _name(aggregate, f"kll{k}_least"): Part(values.min(), pl.Expr.min),
+        _name(aggregate, f"kll{k}_most"): Part(values.max(), pl.Expr.max),
     }
+
+
+def earlier_name(name: str, stored: Sequence[str]) -> str:
+    """What a part is called in partial aggregates with these columns: sketches of all sizes once had the same extremes."""
+    extreme = re.fullmatch(r"(.*\.kll)[0-9]+(_least|_most)", name, re.DOTALL)
+    if name in stored or extreme is None or name.removesuffix(extreme[2]) not in stored:
+        return name
+    return extreme[1] + extreme[2]
 
 
 def _kll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     k = aggregate.options["k"]
-    sketches, least, most = (partials[_name(aggregate, what)] for what in (f"kll{k}", "kll_least", "kll_most"))
+    sketches, least, most = (partials[_name(aggregate, f"kll{k}{what}")] for what in ("", "_least", "_most"))
     return pa.array(kll.serialized(sketches, least, most, k), aggregate.result)
 
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    sketches = partials[_name(aggregate, f"kll{aggregate.options['k']}")]
-    least, most = (partials[_name(aggregate, what)].to_numpy() for what in ("kll_least", "kll_most"))
+    name = _name(aggregate, f"kll{aggregate.options['k']}")
+    sketches, least, most = (partials[f"{name}{what}"] for what in ("", "_least", "_most"))
     ranks = aggregate.options["percentage"]
     several = [ranks] if isinstance(ranks, int | float) else ranks
     found = kll.quantiles(sketches, [float(rank) for rank in several])
     for place, rank in enumerate(several):
         if rank in (0, 1):
-            found[:, place] = most if rank else least
+            found[:, place] = (most if rank else least).to_numpy()
     empty = (sketches.list.len() == 0).to_numpy()
     if isinstance(ranks, int | float):
         return pa.array(found[:, 0], mask=empty).cast(aggregate.result, safe=False)
@@ -131,14 +140,12 @@ def _cells(aggregate: BoundAggregate) -> Parts:
     return {
         _cells_name(aggregate): Part(
             frequent.counts(joined(cells)), lambda part: of_all(joined(part), frequent.merged, _COUNTED)
-        ),
-        _name(aggregate, "count"): Part(pl.col(aggregate.inputs[0]).count().cast(pl.Int64), pl.Expr.sum),
+        )
     }
 
 
 def _cells_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    columns = partials[_cells_name(aggregate)], partials[_name(aggregate, "count")]
-    return pa.array(_table(aggregate).serialized(*columns), aggregate.result)
+    return pa.array(_table(aggregate).serialized(partials[_cells_name(aggregate)]), aggregate.result)
 
 
 _kll_sketch = Function(_kll, _kll_result)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from forebay import arrow
 from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.aggregates.sketches import earlier_name
 from forebay.engine.widening import widens
 from forebay.errors import CorruptState, LayoutChanged
 
@@ -89,8 +90,9 @@ class StoredForm:
         return pa.RecordBatch.from_arrays([self._column(field, batch) for field in schema], schema=schema)
 
     def _column(self, field: pa.Field, batch: pa.RecordBatch) -> pa.Array:
-        if field.name in batch.schema.names:
-            stored = batch[field.name]
+        name = earlier_name(field.name, batch.schema.names)
+        if name in batch.schema.names:
+            stored = batch[name]
             if stored.type.equals(field.type):
                 return stored
             if widens(str(stored.type), str(field.type)):

@@ -27,6 +27,9 @@ APPLY, JOIN = "apply", "join("
 DISTINCT = "DISTINCT "
 """In the text of an aggregate that keeps how often each value came, and gives how many different ones there were."""
 
+FURTHER_KEY = "k_"
+"""How the columns begin, among those that an aggregate reads, that are the keys of its pattern beside the common ones."""
+
 NAMESAKE = "#"
 """In the name of an input whose text is also that of another one: it goes by their order, which must not change then."""
 
@@ -181,7 +184,7 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
     columns_of_joins = [{text for text in form if not _is_join(text)} for form in (old, new) if any(map(_is_join, form))]
     return (
         all(widens(kind, types[name]) for name, kind in had if name in types)
-        and all({*new[text]} <= {*old[text]} for text in {*old} & {*new} if text != APPLY)
+        and all(_read(new[text]) <= _read(old[text]) for text in {*old} & {*new} if not _is_apply(text))
         and {text.replace(DISTINCT, "") for text in {*new} - {*old} if DISTINCT in text}.isdisjoint({*old} - {*new})
         and (not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1])
         and not any(NAMESAKE in name for name in (*types, *dict(had)))
@@ -216,6 +219,16 @@ def _difference(name: str, before: Any, now: Any) -> str:
     advice = f"unset {conf}" if before is None else f"set {conf} to {before}"
     had = "begun without it" if before is None else f"begun with {before}"
     return f"\n  {conf}: the checkpoint was {had}, the query now has {_shown(now, 'none')}; {advice}"
+
+
+def _read(columns: dict[str, str]) -> set[str]:
+    """What an aggregate reads, but for its pattern's keys: its text has them, and earlier releases do not tell them."""
+    return {name for name in columns if not name.startswith(FURTHER_KEY)}
+
+
+def _is_apply(text: str) -> bool:
+    """Whether a user's function is meant, alone or in a pattern, which is told before it."""
+    return text.rpartition(": ")[2] == APPLY
 
 
 def _is_join(text: str) -> bool:

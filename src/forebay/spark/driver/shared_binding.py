@@ -25,6 +25,7 @@ from forebay.spark.driver.durations import as_text, fixed_microseconds
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
 from forebay.spark.driver.shared_results import SharedResults, shared_results
+from forebay.state.layout import FURTHER_KEY
 from forebay.windows import END, TIME, SharedWindows, bound_of
 
 
@@ -71,8 +72,8 @@ def bind_patterns(
         packed,
         Aggregation((), ()),
         {
-            f"{line}: {aggregate}": {name: inputs.types[name] for name in read}
-            for line, call in zip(told, calls, strict=True)
+            f"{line}: {aggregate}": {name: inputs.types[name] for name in read} | kinds
+            for line, call, kinds in zip(told, calls, _kinds_of(calls, more), strict=True)
             for aggregate, read in call.reads.items()
         },
         results.given,
@@ -93,9 +94,15 @@ def _further_keys(df: DataFrame, asked: Sequence[Asked]) -> tuple[dict[str, Colu
     keys = [key for each in asked for key in each.keys]
     columns, texts = [F.col(key) if isinstance(key, str) else key for key in keys], [text_of(key) for key in keys]
     require_alike(df, "keys of patterns", texts, columns)
-    names = [f"k_{hashlib.sha256(text.encode()).hexdigest()[:10]}" for text in texts]
+    names = [f"{FURTHER_KEY}{hashlib.sha256(text.encode()).hexdigest()[:10]}" for text in texts]
     of_each = iter(names)
     return dict(zip(names, columns, strict=True)), [[next(of_each) for _ in each.keys] for each in asked]
+
+
+def _kinds_of(calls: Sequence[Call], more: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    """The types of the keys that each pattern has beside the common ones."""
+    kinds = [[key.kind.simpleString() for key in call.keys] for call in calls]
+    return [dict(zip(own, each[len(each) - len(own) :], strict=True)) for own, each in zip(more, kinds, strict=True)]
 
 
 def _first(call: Call) -> int:
