@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 check test test-all test-seeds test-random: export POLARS_MAX_THREADS := 1
 PATIENT := -o faulthandler_timeout=3600
 
-.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-shared
+.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-thorough test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-shared
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,8 +67,11 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/warm  ## the test suite (12 to 25 minutes)
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow" -n 3 --dist worksteal
+test: $(VENV)/warm  ## the test suite (ten minutes)
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not thorough" -n 3 --dist worksteal
+
+test-thorough: $(VENV)/warm  ## tests that take long for what they add, which CI runs, too (ten minutes)
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "thorough and not slow" -n 3 --dist worksteal
 
 test-all: $(VENV)/warm  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest $(PATIENT) -m "not seeds and (not cluster or not slow)" -n 2 --dist worksteal

@@ -22,6 +22,7 @@ def run(environment):
     assert (ended.returncode, ended.stdout) == (0, "3\n"), ended.stderr
 
 
+@pytest.mark.thorough
 def test_in_a_directory_of_the_user_alone(read_only, tmp_path):
     run(read_only)
     (kept,) = tmp_path.glob("forebay-compiled-*")
@@ -29,6 +30,7 @@ def test_in_a_directory_of_the_user_alone(read_only, tmp_path):
     assert any(kept.rglob("index_kernels.place_exact*.nbi"))
 
 
+@pytest.mark.thorough
 def test_nothing_is_kept_where_others_may_write(read_only, tmp_path):
     theirs = tmp_path / f"forebay-compiled-{os.getuid()}"
     theirs.mkdir()
@@ -50,6 +52,7 @@ def test_processes_that_compile_take_turns(tmp_path, monkeypatch):
     assert other.communicate(timeout=60)[0] == "compiles\n"
 
 
+@pytest.mark.thorough
 def test_a_daemon_loads_where_what_is_kept_is_damaged(tmp_path):
     """The tasks that need it fail; those of others, which it forks too, need not."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -90,6 +90,7 @@ def test_operators_compile_nothing_more(warm):
     assert compiled(directory) == before
 
 
+@pytest.mark.thorough
 def test_it_says_so_where_nothing_can_be_kept(read_only, tmp_path):
     (tmp_path / f"forebay-compiled-{os.getuid()}").write_text("")  # a file, where a directory is wanted
     printed = python(read_only, WITHOUT_ROWS)

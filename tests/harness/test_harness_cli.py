@@ -104,6 +104,7 @@ def test_all_names_of_stores_are_looked_up_first(experiment):
     assert "accesses/s" not in result.output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name in STORES if name not in ("dict", "redis")])
 def test_a_full_disk_is_one_line_and_exit_code_2(name, tmp_path):
     """No file may become larger than a megabyte; what is written beyond fails as it does on a full disk."""
@@ -210,6 +211,7 @@ def test_memory_must_suffice(experiment):
         invoke("run", experiment)
 
 
+@pytest.mark.thorough
 def test_an_interrupted_generation_leaves_a_trace(experiment, tmp_path):
     experiment.write_text(experiment.read_text().replace("5000", "5_000_000_000"))
     out = tmp_path / "trace.arrow"

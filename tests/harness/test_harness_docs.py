@@ -33,6 +33,7 @@ def test_the_examples_run(capsys):
     assert names["TestUppercase"]().open(None, 0).get(b"k") is None
 
 
+@pytest.mark.thorough
 @pytest.mark.programs
 def test_the_operator_of_ones_own_is_driven(tmp_path, monkeypatch):
     operator = next(block for block in blocks("python") if "EveryTenth" in block)

@@ -44,6 +44,7 @@ def experiment(tmp_path):
     return path
 
 
+@pytest.mark.thorough
 def test_a_comparison_is_drawn_as_its_csv_says(experiment, tmp_path):
     out = tmp_path / "report"
     output = invoke("compare", experiment, "--workloads", "aggregation,tumbling-join,ycsb-a", "--limit", 1000, "--out", out)
@@ -85,6 +86,7 @@ def test_stores_are_compared_in_batches_too(experiment, tmp_path):
     assert "in batches of 1,000" in (out / "report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_workload_whose_accesses_cannot_be_made_leaves_the_others(tmp_path):
     experiment = tmp_path / "short.toml"  # windows of half a second, a slide of a whole one
     experiment.write_text(
@@ -159,6 +161,7 @@ def test_a_run_ends_after_its_time(experiment, tmp_path):
     assert pl.read_csv(tmp_path / "report" / "early.csv")["accesses"].to_list() == [run["accesses"]]
 
 
+@pytest.mark.thorough
 def test_an_interrupted_comparison_leaves_a_report_of_what_was_done(experiment, tmp_path):
     experiment.write_text(experiment.read_text().replace("3000", "3_000_000"))
     out, work = tmp_path / "report", tmp_path / "work"

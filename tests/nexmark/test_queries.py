@@ -124,6 +124,7 @@ IN_MAKE_TEST = ("q8",)
 """The others take as long; q5 is in tests/spark/test_chained.py."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", [name if name in IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.slow) for name in EXPECTED]
 )

@@ -160,6 +160,7 @@ def test_a_guest_gets_a_replica_beside_the_group(tmp_path):
         wait_for(lambda: some.held(guest) == some.held(0))  # its host may not have been told of the guest yet
 
 
+@pytest.mark.thorough
 def test_a_damaged_replica_is_got_again_from_another_host(tmp_path):
     with hosts(tmp_path, replicas=2, uploading=False) as some:
         for host in range(3):
@@ -260,6 +261,7 @@ def test_another_host_uploads_what_the_origin_could_not(tmp_path):
         wait_for(lambda: {path.name for path in some.safe.rglob("*.manifest")} == {f"{version}.manifest"})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["of the application", "of its driver"])
 def test_a_replica_is_uploaded_if_the_origin_is_lost_at_the_end(tmp_path, monkeypatch, end):
     monkeypatch.setattr(agents, "ORPHANED_SECONDS", 2.0)
@@ -491,6 +493,7 @@ def test_files_that_never_became_whole_are_swept(tmp_path):
         assert some.held(0) == held | {".young.tmp"}
 
 
+@pytest.mark.thorough
 def test_a_host_without_room_is_left_out_and_comes_back_when_there_is_some(tmp_path, monkeypatch, caplog):
     """No file may become larger there than 64 KB; what is written beyond fails as it does on a full disk."""
     monkeypatch.setattr(manager, "SHUNNED_SECONDS", 1.0)
@@ -514,6 +517,7 @@ def test_a_host_without_room_is_left_out_and_comes_back_when_there_is_some(tmp_p
         assert values(some.open(1, later)) == sorted([1, 2, *range(100_000)])
 
 
+@pytest.mark.thorough
 def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch):
     """It tells what it holds while it looks for the files of a version that has come."""
     with hosts(tmp_path, uploading=False) as some:

@@ -60,6 +60,7 @@ def kind(key, rows: DataFrame):
     assert kinds.first().kind.startswith("pandas")
 
 
+@pytest.mark.thorough
 def test_key_is_a_tuple_and_a_window_may_give_nothing(stream, tmp_path):
     def odd(key, rows):
         (only,) = key
@@ -72,6 +73,7 @@ def test_key_is_a_tuple_and_a_window_may_give_nothing(stream, tmp_path):
     assert all(row.key % 2 == 1 and row.ten == row.key * 10 for row in rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -87,6 +89,7 @@ def test_what_a_function_may_return(stream, tmp_path, function, message):
         run(result, tmp_path, "wrong")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("raised", ["KeyError", "SystemExit"])
 def test_a_function_that_raises_is_named_with_the_key(stream, tmp_path, raised):
     def picky(key, rows):
@@ -98,6 +101,7 @@ def test_a_function_that_raises_is_named_with_the_key(stream, tmp_path, raised):
         run(result, tmp_path, "picky")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_function_reads_a_broadcast_variable(stream, tmp_path, streaming):
     factor = stream.spark.sparkContext.broadcast(7)

@@ -19,6 +19,7 @@ def stream(spark, tmp_path):
     return generate(spark, tmp_path, keys=8, rows=200)
 
 
+@pytest.mark.thorough
 def test_a_buffer_within_micro_batches_before_windows(stream, tmp_path):
     """It keeps the watermark, and what it reduces is what the windows would have added up."""
 
@@ -78,6 +79,7 @@ def between_micro_batches(df, sink, checkpoint):
     return query
 
 
+@pytest.mark.thorough
 def test_a_buffer_waits_on_after_a_restart_with_more_state_partitions(spark, stream, tmp_path):
     static = stream.static
     count = static.count()
@@ -168,6 +170,7 @@ def test_every_micro_batch_fails_once_after_its_rows_have_gone_on(stream, tmp_pa
     assert failures >= stream.files
 
 
+@pytest.mark.thorough
 def test_a_processor_that_raises_stops_the_query_and_loses_nothing(stream, tmp_path):
     def picky(rows: pl.DataFrame) -> pl.DataFrame:
         if (rows["key"] == 3).any():

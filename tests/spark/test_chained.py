@@ -56,6 +56,7 @@ def test_explain_names_both_operators(spark, capsys):
     assert printed.count("pattern     RMW") == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("through", ["a view", pytest.param("itself", marks=pytest.mark.slow)])
 def test_update_mode_is_refused(spark, tmp_path, capsys, through):
     nexmark.register(spark)
@@ -73,6 +74,7 @@ def test_update_mode_is_refused(spark, tmp_path, capsys, through):
         query.awaitTermination()
 
 
+@pytest.mark.thorough
 def test_results_that_are_used_twice_in_a_query(spark, tmp_path):
     """Spark would have both operators read one shuffle, and only one of them would have a watermark."""
     ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")

@@ -73,6 +73,7 @@ def test_what_a_local_session_has_left_is_not_for_a_cluster(fresh, monkeypatch):
     assert LOGS not in settings(SparkSession.builder.master("local-cluster[2,1,1024]"))  # a query is refused, and says why
 
 
+@pytest.mark.thorough
 def test_a_path_of_this_machine_is_not_left_for_the_hosts_of_a_cluster(fresh, monkeypatch):
     """In a process of its own, since a JVM is begun with it."""
     program = f"""

@@ -19,6 +19,7 @@ from forebay.spark.driver.configure import DAEMON, LOADED
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fb.configure gives no daemon there")
 
 
+@pytest.mark.thorough
 def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark, tmp_path):
     def parent(key, rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame({"daemon": [os.getppid()]})

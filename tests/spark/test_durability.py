@@ -62,6 +62,7 @@ def test_every_run_rebuilds_its_state_from_where_it_is_safe(spark, stream, tmp_p
     assert assert_same(spark.read.parquet(str(tmp_path / "out")), expected, 1) > 50
 
 
+@pytest.mark.thorough
 def test_local_state_is_lost_with_its_node_and_says_so(spark, stream, tmp_path):
     with confs(spark, durability="local", localDirectory=tmp_path / "node"):
         query = counts(stream.streaming("1 second"))

@@ -87,6 +87,7 @@ def test_of_a_batch_and_what_is_refused(source):
         once.firing(allowedLateness="-1 second")
 
 
+@pytest.mark.thorough
 def test_windows_of_a_stream_that_has_fallen_silent(spark, tmp_path):
     """All rows come out, those of the last windows too; nobody sends a row to move the watermark past them.
 

@@ -88,11 +88,13 @@ def test_partitions(stream, tmp_path, spark, partitions, aggregates):
         spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("aggregates", [*SOME, pytest.param([fb.count("*")], id="rows only")])
 def test_without_keys(stream, tmp_path, aggregates):
     assert check(stream, tmp_path, ("10 seconds",), [], aggregates) > 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("aggregates", SOME)
 def test_one_key(spark, tmp_path, aggregates):
     one = generate(spark, tmp_path, keys=1, rows=300)
@@ -106,6 +108,7 @@ def test_100_000_keys(spark, tmp_path, aggregates):
     assert check(many, tmp_path, ("30 seconds",), ["key"], aggregates) > 100_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("aggregates", SOME)
 def test_instants_before_1970(spark, tmp_path, aggregates):
     """The stream crosses 1970, because Spark's watermark does not exist before."""
@@ -141,6 +144,7 @@ def test_key_types_in_a_batch(stream, key):
     assert assert_same(found, oracle(df, F.window("ts", "40 seconds"), [key], aggregates), 1) > 2
 
 
+@pytest.mark.thorough
 def test_expressions_as_keys_arguments_and_time(stream, tmp_path):
     aggregates = [fb.sum(F.col("i") * 2 + 1).alias("sum"), fb.median(F.abs("x")), fb.count(F.when(F.col("b"), 1))]
     third = F.col("`a key.with dots`") % 3
@@ -154,6 +158,7 @@ def test_expressions_as_keys_arguments_and_time(stream, tmp_path):
     assert assert_same(stream.spark.table("expressions").toDF(*names), expected.toDF(*names), 1) > 5
 
 
+@pytest.mark.thorough
 def test_means_of_decimals(spark):
     """Spark computes those of few digits in doubles, which shows where a mean lies in the middle between two results."""
     means = {}
@@ -226,6 +231,7 @@ def test_timestamps_without_a_time_zone(spark, stream, tmp_path):
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "aggregate",
     [pytest.param(fb.sum("l"), marks=pytest.mark.slow, id="columns"), pytest.param(fb.collect_set("l"), id="blobs")],
@@ -246,6 +252,7 @@ def test_columns_of_one_name(stream, tmp_path, aggregate):
     assert sum(map(len, results)) > 10
 
 
+@pytest.mark.thorough
 def test_backticks_in_names(stream):
     odd = stream.static.withColumnRenamed("key", "k`q.x")
     found = fb.groupBy(odd, fb.window("ts", "10 seconds"), "`k``q.x`").agg(fb.count("*").alias("n"))

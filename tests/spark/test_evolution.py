@@ -165,6 +165,7 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, caplog, cas
     assert fb.progress(query).rowsIn > first.rowsIn > 0 == first.rowsOut
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("holistic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_python_functions_go_on_after_a_restart(growing, tmp_path, holistic):
     """A window that is open then has all its rows: the expression is the same one, wherever the program makes it."""
@@ -185,6 +186,7 @@ def test_python_functions_go_on_after_a_restart(growing, tmp_path, holistic):
     assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("begun", [pytest.param("now", marks=pytest.mark.slow), "before windows were spread"])
 def test_windows_without_keys_stay_where_they_were_begun(growing, tmp_path, monkeypatch, begun):
     aggregates = [fb.count("*").alias("n"), fb.median("i"), fb.sum("i")]
@@ -209,6 +211,7 @@ def test_windows_without_keys_stay_where_they_were_begun(growing, tmp_path, monk
     assert assert_same(found, expected, 0) > 5
 
 
+@pytest.mark.thorough
 def test_windows_without_keys_stay_where_the_driver_does_not_see_them(growing, tmp_path, monkeypatch):
     """State of an earlier release on the disk of another machine."""
     confs = {"spark.forebay.durability": "local", "spark.forebay.localDirectory": str(tmp_path / "disk")}
@@ -361,6 +364,7 @@ def test_a_wider_column_is_taken_back_after_its_first_micro_batch_failed(growing
         run(query(wide=False), tmp_path)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tmp_path):
     def query(*aggregates, wide=True):
         return fb.groupBy(growing.streaming(wide=wide), fb.window("ts", *WINDOW), "key").agg(*aggregates)

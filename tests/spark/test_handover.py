@@ -370,6 +370,7 @@ def test_one_host_keeps_state_in_the_checkpoint_and_says_so(replicated, tmp_path
         fb.handover(query)
 
 
+@pytest.mark.thorough
 def test_one_handover_at_a_time(replicated, tmp_path):
     query = started(replicated, tmp_path / "checkpoint")
     try:

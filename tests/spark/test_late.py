@@ -115,6 +115,7 @@ def test_of_what_has_no_late_rows(spark, source, tmp_path):
         fb.late(fb.groupBy(renamed, fb.window("ts", "10 seconds")).agg(fb.count("*")))
 
 
+@pytest.mark.thorough
 def test_a_query_that_begins_anew_where_another_one_was(spark, tmp_path):
     """Its micro-batches have the numbers that the other one's had, and earlier watermarks; workers have seen both."""
     for day in ("2024-05-02", "2024-05-01"):

@@ -161,6 +161,7 @@ def test_many_partitions_are_warned_of(spark, stream, tmp_path, logged):
     assert not logged
 
 
+@pytest.mark.thorough
 def test_the_partitions_of_a_query_are_those_that_its_checkpoint_has(spark, stream, tmp_path, logged, monkeypatch):
     monkeypatch.setattr(listener, "_FEW_PARTITIONS", 0)
     run(hourly(stream.streaming("1 second")), tmp_path / "ck")

@@ -89,6 +89,7 @@ def test_a_micro_batch_that_runs_again_after_its_query_has_failed_counts_once(sp
     assert metrics.totals()["again", "operator"]["rowsIn"] == 14
 
 
+@pytest.mark.thorough
 def test_prometheus_is_shown_them(spark, stream, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -111,6 +112,7 @@ def test_prometheus_is_shown_them(spark, stream, tmp_path):
         prometheus.serve(port)
 
 
+@pytest.mark.thorough
 def test_virtual_nodes_that_have_nothing_to_do_count_after_a_restart(spark, tmp_path):
     (tmp_path / "in").mkdir()
     rows = spark.range(64).selectExpr("timestamp_seconds(id) ts", "id key")

@@ -50,6 +50,7 @@ def expected(df, name):
     return oracle(df, windows, keys, aggregates)
 
 
+@pytest.mark.thorough
 def test_a_batch_dataframe(stream):
     patterns = shared(stream.static).add("fives", fb.count_window(5), fb.collect_set("key").alias("keys"))
     for name in PATTERNS:
@@ -59,6 +60,7 @@ def test_a_batch_dataframe(stream):
     assert {tuple(row) for row in fives.collect()} == {(row[0], row[1] // 5, 1) for row in rows.collect() if row[1] >= 5}
 
 
+@pytest.mark.thorough
 def test_conditions_are_over_the_results_of_one_pattern(stream, capsys):
     """That of a pattern is not tried on the results of another, whose columns may be zero where its own never are."""
     rows, slides = stream.static, fb.window("ts", "30 seconds", "10 seconds")
@@ -168,6 +170,7 @@ def test_every_batch_fails_once_while_windows_fire(spark, stream, tmp_path):
     assert sum(rows > 0 for rows in given) > 3
 
 
+@pytest.mark.thorough
 def test_windows_that_precede_each_row(spark, stream, tmp_path):
     """They give what they give alone: columns, what Spark knows of these, and rows, of a batch and of a stream."""
     last, recent, count = fb.preceding("ts", rows=3), fb.preceding("ts", "10 seconds"), fb.count("*").alias("n")
@@ -219,6 +222,7 @@ def test_late_rows_are_those_of_each_pattern_alone(spark, stream, tmp_path):
     assert patterns.of("fives", found).count() == sum(row["count"] // 5 for row in rows)
 
 
+@pytest.mark.thorough
 def test_results_go_on_to_another_operator(spark, stream, tmp_path):
     push_watermark(stream, 1)
     sliding = shared(stream.streaming("10 minutes"), ("sliding", "visits")).of("sliding")
@@ -230,6 +234,7 @@ def test_results_go_on_to_another_operator(spark, stream, tmp_path):
     assert set(spark.table("minutes").collect()) == set(by_window.collect())
 
 
+@pytest.mark.thorough
 def test_the_state_can_be_looked_into(stream, tmp_path):
     query = run(shared(stream.streaming("10 minutes"), ("sliding", "totals")).results(), tmp_path / "ck", "looked_into")
     events = stream.static.where("ts is not null").count()
@@ -266,6 +271,7 @@ def test_patterns_come_and_go_at_restarts(spark, stream, tmp_path):
     assert after.of("totals of visits", found).isEmpty()  # it reads columns that no pattern had read
 
 
+@pytest.mark.thorough
 def test_windows_of_a_pattern_that_is_added_fire_where_no_rows_come(spark, tmp_path):
     """Virtual nodes that get no rows have not been opened since before there was the pattern."""
     source, keys = str(tmp_path / "source"), 40

@@ -100,6 +100,7 @@ def test_of_a_batch(stream, frame):
     assert_equal(by_row(found, AGGREGATES), by_row(framed(df, sql, ["key"], AGGREGATES).collect(), AGGREGATES), AGGREGATES)
 
 
+@pytest.mark.thorough
 def test_rows_that_are_in_a_time(stream, tmp_path, name):
     """Of the last rows those of a time; Spark filters what it has collected over the frame of rows."""
     window = fb.preceding("ts", "2 seconds", rows=4)
@@ -145,6 +146,7 @@ def test_holistic_aggregates_equal_those_of_the_rows_by_themselves(stream):
     assert_equal(by_row(found, aggregates), by_row(wanted.collect(), aggregates), aggregates)
 
 
+@pytest.mark.thorough
 def test_without_keys_and_with_keys_of_many_kinds(stream, tmp_path, name):
     for keys in ([], ["k_double", "k_string"], ["k_struct"]):
         df = stream.static.where("ts is not null").coalesce(1).sortWithinPartitions("u")
@@ -187,6 +189,7 @@ def test_every_batch_fails_once_after_its_state_is_written(stream, tmp_path, fra
     assert micro_batches(results, tmp_path / "failing", failing=True) == wanted
 
 
+@pytest.mark.thorough
 def test_other_aggregates_after_a_restart(stream, tmp_path):
     """Rows that are kept have their columns: an aggregate that is added sees those that another one has read."""
     early, checkpoint = tmp_path / "early", tmp_path / "checkpoint"
@@ -223,6 +226,7 @@ def test_operators_follow(stream, tmp_path, name):
     assert sum(row.many for row in found) > 100
 
 
+@pytest.mark.thorough
 def test_late_rows_as_a_stream(stream, tmp_path, name):
     results = fb.groupBy(stream.streaming("5 seconds"), fb.preceding("ts", rows=2), "key").agg(fb.count("*").alias("n"))
     both = results.select(F.lit(None).alias("u")).union(fb.late(results).select("u"))
@@ -288,6 +292,7 @@ def test_explained(ticks, capsys):
     assert "when        >=(n, 5) and value > 3" in told
 
 
+@pytest.mark.thorough
 def test_the_state_can_be_read(stream, tmp_path, name):
     results = fb.groupBy(stream.streaming("5 seconds"), fb.preceding("ts", rows=3), "key").agg(fb.sum("u").alias("total"))
     query = run(results, tmp_path, name)

@@ -212,6 +212,7 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
     assert fb.progress(run(query(), checkpoint)).rowsIn == stream.static.where("ts is not null").count()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "aggregate", [fb.median("x"), pytest.param(fb.sum("x"), marks=pytest.mark.slow)], ids=["AAR", "RMW"]
 )
@@ -248,6 +249,7 @@ DAMAGES = {
 SOME = [("arrow", "flipped"), ("manifest", "cut")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "damages",
     [SOME, pytest.param([(kind, name) for kind in ("arrow", "manifest") for name in DAMAGES], marks=pytest.mark.slow)],
@@ -278,6 +280,7 @@ def test_damage_stops_the_query_with_the_path_and_loses_nothing(stream, tmp_path
     assert fb.progress(run(query, checkpoint)).rowsIn == rows + 1
 
 
+@pytest.mark.thorough
 def test_a_batch_that_runs_again_on_an_older_copy_gives_what_it_gave(spark, stream, tmp_path):
     """A copy of the whole checkpoint is restored after the query has gone on."""
     source, checkpoint, copy = (tmp_path / name for name in ("growing", "ck", "copy"))
@@ -330,6 +333,7 @@ def test_state_can_live_elsewhere(spark, stream, tmp_path):
     assert "set spark.forebay.stateDirectory as it was" in message
 
 
+@pytest.mark.thorough
 def test_a_full_disk_stops_the_query_with_the_path(spark, stream, tmp_path):
     """A regular file stands where an instance's directory would have to be made."""
     checkpoint = tmp_path / "ck"
@@ -373,6 +377,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.thorough
 def test_a_query_that_runs_in_another_process_is_left_alone(stream, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
     result, checkpoint = counts(stream.streaming("10 minutes")), tmp_path / "ck"

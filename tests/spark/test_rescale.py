@@ -150,6 +150,7 @@ def test_a_rescaled_query_gives_what_spark_gives(spark, stream, tmp_path, kinds,
     assert fb.progress(query).rowsLate == 0
 
 
+@pytest.mark.thorough
 def test_a_change_that_no_micro_batch_ran_with_is_forgotten(spark, stream, tmp_path):
     df, arrive = a_file_at_a_time(stream, tmp_path)
     narrow, wide = (
@@ -165,6 +166,7 @@ def test_a_change_that_no_micro_batch_ran_with_is_forgotten(spark, stream, tmp_p
     run(narrow, checkpoint)
 
 
+@pytest.mark.thorough
 def test_what_is_refused(spark, stream, tmp_path):
     df, arrive = a_file_at_a_time(stream, tmp_path)
     arrive(1)
@@ -217,6 +219,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.thorough
 def test_a_query_of_another_process_that_waits_for_rows_is_not_rescaled(stream, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_lock, "WAITED_SECONDS", 0.3)
     df, arrive = a_file_at_a_time(stream, tmp_path)

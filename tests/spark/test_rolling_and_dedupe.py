@@ -126,6 +126,7 @@ def test_a_batch_is_deduplicated_by_key(stream):
     assert fb.rolling(stream.static, "key").agg(fb.count("*")).count() == kept.count()
 
 
+@pytest.mark.thorough
 def test_a_day_has_24_hours_where_clocks_change(spark, tmp_path):
     """In the night in which Berlin loses an hour a key is known for 24 hours, not for 23."""
     rows = [

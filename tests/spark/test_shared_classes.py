@@ -56,6 +56,7 @@ def session(directory, **options):
     return mapped == "True"
 
 
+@pytest.mark.thorough
 def test_a_session_maps_the_file(directory):
     assert session(directory, extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 

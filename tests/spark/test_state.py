@@ -38,6 +38,7 @@ def shell(*arguments, status=0):
     return result.output
 
 
+@pytest.mark.thorough
 def test_everything_in_state_is_read(spark, stream, checkpoint, tmp_path):
     """As many rows as the query has taken, for no window has fired; and the same ones from the command line."""
     path, query = checkpoint
@@ -105,6 +106,7 @@ def test_damage_is_found(checkpoint):
     shell("verify", path)
 
 
+@pytest.mark.thorough
 def test_rows_that_have_met_others_are_no_damage(stream, tmp_path):
     """Rows that wait in an outer interval join have marks beside them once they have met somebody."""
     df = stream.streaming("1 second")
@@ -131,6 +133,7 @@ def test_a_place_without_state(tmp_path):
         pass
 
 
+@pytest.mark.thorough
 def test_the_wall_clock_and_row_numbers(stream, tmp_path):
     """Windows that are not of event time have row numbers for bounds."""
     df = fb.groupBy(stream.streaming("1 hour"), fb.count_window(1000), "key").agg(fb.collect_list("x"))
@@ -142,6 +145,7 @@ def test_the_wall_clock_and_row_numbers(stream, tmp_path):
     assert rows["start"].max() == 0
 
 
+@pytest.mark.thorough
 def test_keys_of_all_types(spark, stream, tmp_path):
     keys = ["k_string", "k_binary", "k_decimal", "k_timestamp", "k_array", "k_struct", "CAST(i AS STRING)"]
     grouping = [*keys[:-1], F.col("i").cast("string")]

@@ -298,6 +298,7 @@ def from_a_source_of_another_kind(spark, _, push):
     return query, 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("source", [from_files, pytest.param(from_a_source_of_another_kind, marks=pytest.mark.slow)])
 def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, tmp_path, caplog, source):
     def push(stream):
@@ -331,6 +332,7 @@ def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, t
         spark.conf.unset(no_data)
 
 
+@pytest.mark.thorough
 def test_an_executor_is_warmed_though_the_rows_of_the_last_micro_batch_have_gone(spark, tmp_path, caplog):
     rows = spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key")
     rows.write.parquet(str(tmp_path / "in"))

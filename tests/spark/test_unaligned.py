@@ -64,6 +64,7 @@ def test_sessions(stream, tmp_path, names, gap, aggregates):
     assert fb.progress(query).rowsLate > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "key",
     [
@@ -81,6 +82,7 @@ def test_sessions_of_all_kinds_of_keys(stream, tmp_path, names, key):
     assert assert_same(found, expected, len(key)) > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("holistic", [[], pytest.param([fb.median("x")], marks=SLOW)])
 def test_sessions_without_keys(stream, tmp_path, names, holistic):
     """Spark cannot stream these, but with a key that is always the same it can."""
@@ -112,6 +114,7 @@ def test_sessions_of_a_batch(stream, aggregates):
     assert assert_same(found, oracle(df, F.session_window("ts", "1 second"), ["key"], aggregates), 1) > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [pytest.param(("10 seconds",), marks=SLOW), ("25 seconds", "10 seconds", "3 seconds")])
 def test_update_mode(stream, tmp_path, names, window):
     """Every micro-batch emits the results that it changed."""
@@ -148,6 +151,7 @@ def rows_by_key(stream):
     return keys
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("slide", "holistic"),
     [(2, True), *(pytest.param(*each, marks=SLOW) for each in [(1, False), (2, False), (3, False), (1, True), (3, True)])],
@@ -167,6 +171,7 @@ def test_count_windows(stream, tmp_path, names, slide, holistic):
     assert len(found) > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("accumulate", "holistic"),
     [(True, False), (False, True), pytest.param(True, True, marks=SLOW), pytest.param(False, False, marks=SLOW)],
@@ -187,6 +192,7 @@ def test_a_global_window_every_so_many_rows(stream, tmp_path, names, accumulate,
     assert len(rows) == len(found) > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("accumulate", [False, True], ids=["discarding", "accumulating"])
 def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
     """Spark runs a query with processing time triggers until it is stopped, so results are awaited."""
@@ -209,6 +215,7 @@ def test_a_global_window_by_the_clock(stream, tmp_path, names, accumulate):
         query.stop()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hint", [None, "aligned", pytest.param("incremental", marks=SLOW)])
 def test_custom_windows(stream, tmp_path, names, hint):
     incremental, hint = (True, None) if hint == "incremental" else (False, hint)
@@ -249,6 +256,7 @@ def test_custom_windows(stream, tmp_path, names, hint):
     assert fb.progress(query).rowsIn == read
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shared", [True, pytest.param(False, marks=SLOW)])
 def test_explain_says_what_custom_windows_turned_out_to_be(stream, tmp_path, names, capsys, shared):
     def ten_seconds(times):
@@ -277,6 +285,7 @@ def test_state_of_custom_windows_knows_whether_all_keys_share_them(stream):
     assert len(texts) == 2  # else a query could go on with state in which other keys are together
 
 
+@pytest.mark.thorough
 def test_custom_windows_that_merge_are_sessions(stream, tmp_path, names):
     def session(times):
         return times, times + 1_000_000
@@ -307,6 +316,7 @@ def restarted(stream, tmp_path, build, mode):
     return sorted(collected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["append", pytest.param("update", marks=SLOW)])
 def test_restarts(stream, tmp_path, mode):
     """A forebay query and one of Spark that are started again for every file give the same rows."""

@@ -111,6 +111,7 @@ def test_the_prefetch_buffer_stays_within_its_budget(tmp_path):
     assert len(values(store, store.index.due(2**60))) == 99 * 200
 
 
+@pytest.mark.thorough
 def test_windows_that_end_unread_give_their_space_back(tmp_path, monkeypatch):
     monkeypatch.setattr(window_extents, "LEAST_COMPACTED", 0)
     store = store_at(tmp_path)

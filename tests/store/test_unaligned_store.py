@@ -181,6 +181,7 @@ def test_rows_that_are_smaller_than_their_pieces_are_cleared_out(tmp_path, monke
     assert store._log.rows_of(store._extents.numbers) < 4 * store.index.stored_rows
 
 
+@pytest.mark.thorough
 def test_processes_that_take_turns_look_for_dead_rows_as_seldom_as_one(tmp_path, monkeypatch):
     for name, value in (("SEGMENT_BYTES", 1 << 14), ("LEAST_COMPACTED", 1 << 14), ("_LEAST_CLEARED", 1 << 14)):
         monkeypatch.setattr(window_extents, name, value)
