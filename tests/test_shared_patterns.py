@@ -31,6 +31,7 @@ from forebay.store.extent_log import ExtentLog
 from forebay.store.key_index import KeyIndex
 from forebay.store.manifest import INDEXES, Counters
 from forebay.store.options import Options
+from forebay.store.references import ReferenceStore
 from forebay.store.segment_reader import SegmentReader
 from forebay.windows import (
     END,
@@ -584,3 +585,26 @@ def test_a_slice_that_has_as_many_events_as_can_be_numbered_gets_another_beside_
     last = again.append(np.array([7]), pa.record_batch({"a": [7]}))
     assert (last >> 32).tolist() == [1]
     assert again.take(np.concatenate([references, last]), ["a"])["a"].to_list() == list(range(1, 8))
+
+
+def test_events_of_windows_that_fire_together_are_loaded_as_memory_allows(tmp_path, monkeypatch):
+    name, loaded = "long visits by shop", []
+
+    def get(store, slots, get=ReferenceStore.get):
+        rows = get(store, slots)
+        loaded.append(rows.estimated_size())
+        return rows
+
+    monkeypatch.setattr(ReferenceStore, "get", get)
+    plan, version, fired_until = shared([name]), None, NEVER
+    visits = [(0, f"user {user}", user) for user in range(500)]
+    wide = pa.array([f"{user:09}" * 400 for _, _, user in visits])
+    for watermark in (1, 2, 1000):
+        instance = open_instance(plan, tmp_path, version, fired_until)
+        batch = packed([name], visits)
+        instance.ingest(batch.set_column(batch.schema.get_field_index("a_s"), "a_s", wide))
+        results = sum(each.num_rows for each in instance.fire(watermark))
+        version, fired_until = instance.commit(), watermark
+        instance.close()
+    assert results == 500
+    assert 0 < max(loaded) < OPTIONS.memory_bytes // 2 < sum(loaded)

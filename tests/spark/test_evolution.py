@@ -19,6 +19,7 @@ from forebay.state.layout import Location, evolves, record, settled_history
 from forebay.state.layout import changed as error_of
 from forebay.state.layout import history as history_of
 from forebay.state.places import Root
+from forebay.store.filenames import Version
 
 WINDOW = ("30 seconds", "10 seconds")
 KEPT = [fb.count("*").alias("n"), fb.sum("i"), fb.max("i"), fb.min("f"), fb.avg("i"), fb.count_distinct("i", counted=True)]
@@ -306,6 +307,7 @@ def layout(**aggregates):
         ([{"a by i: n": {"k_i": "int"}, "b: n": {}}, {"b: n": {}}], {"a by i: n": {"k_i": "string"}, "b: n": {}}, False),
         ([{"a by i: n": {"k_i": "int"}}], {"a by i: n": {"k_i": "bigint"}}, True),
         ([{"a by i: n": {}}], {"a by i: n": {"k_i": "int"}}, True),
+        ([{"a by i: f": {"a_1#1": "int"}}], {"a by i: f": {"a_1#1": "int", "k_i": "int"}}, True),
         ([{"join(inner)": {}, "left.x": {"a_0": "int"}}], {"join(left)": {}, "left.x": {"a_0": "int"}}, True),
         ([{"join(left)": {}, "left.x": {"a_0": "int"}}], {"join(left)": {}, "left.y": {"a_0": "int"}}, False),
         ([{"f(x)": {"a_1#1": "int"}}], {"f(x)": {"a_1#1": "int"}, "n": {}}, False),
@@ -316,6 +318,13 @@ def layout(**aggregates):
 )
 def test_which_layouts_can_follow(history, new, may):
     assert evolves([layout(**each) for each in history], layout(**new)) is may
+
+
+def test_the_state_of_patterns_that_an_earlier_release_began_is_found_where_the_driver_does_not_see_it(tmp_path):
+    root = Root(tmp_path)
+    told, tells = (layout(**{"a by i: n": {"a_x": "int", **keys}}) for keys in ({}, {"k_i": "int"}))
+    token = f"{Location.new(root, 0, told).at(Version.parse('000000000001-00000000'), 0, None)}"
+    assert str(Location.parse(root, token, tells)) == token
 
 
 def test_forms_of_a_query_are_kept_in_order_and_a_damaged_one_is_refused(tmp_path):

@@ -261,3 +261,37 @@ def test_a_search_ends_after_so_many_steps(place):
         found = place(*index._state, key, key, some, some + 5, some + 5, steps * count)
         assert (len(found) == count) == (steps == 2)
         assert (index.columns.start[found] == some[: len(found)]).all()
+
+
+def test_rows_of_neighbours_are_together_and_those_of_a_key_stay_in_their_order():
+    random, index = np.random.default_rng(7), KeyIndex()
+    keys = random.integers(-(2**63), 2**63 - 1, 20_000)
+    index.place_exact(keys, keys, np.zeros(len(keys), np.int64), np.ones(len(keys), np.int64))
+    rows = random.permutation(np.repeat(keys, 3))
+    order = index.neighbours_together(rows)
+    assert np.array_equal(np.sort(order), np.arange(len(rows)))
+    places = rows[order] & kernels.TAG & 0xFFFF
+    assert (np.diff(places >> 12) >= 0).all() and len(np.unique(places >> 12)) == 16
+    for key in keys[:50]:
+        assert (np.diff(order[rows[order] == key]) > 0).all()
+
+
+@pytest.mark.parametrize("pictured", [False, True])
+def test_an_index_that_was_read_gives_the_slots_that_one_in_memory_gives(pictured):
+    """So an attempt at a micro-batch gives results in the order of the attempt before, wherever it runs."""
+    random, index, changes, picture = np.random.default_rng(3), KeyIndex(), [], None
+    for batch in range(12):
+        keys = random.integers(0, 3000, 4000) * 0x9E3779B97F4A7C1
+        start = batch * 10 + random.integers(0, 10, len(keys))
+        read = KeyIndex.restored(changes, picture)
+        slots = []
+        for each in (read, index):
+            rows = each.neighbours_together(keys)
+            slots.append(each.place_merging(keys[rows], keys[rows], start[rows], start[rows] + 7)[np.argsort(rows)])
+        assert np.array_equal(*slots)
+        assert np.array_equal(*(each.due(batch * 10) for each in (read, index)))
+        index.remove(index.due(batch * 10))
+        if pictured:
+            changes, picture = [], index.picture()
+        else:
+            changes += index.changes()

@@ -13,6 +13,7 @@ import pyarrow as pa
 from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
+from forebay.aggregates.incremental import number_of
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow
 
 _COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
@@ -140,7 +141,10 @@ def _cells(aggregate: BoundAggregate) -> Parts:
     return {
         _cells_name(aggregate): Part(
             frequent.counts(joined(cells)), lambda part: of_all(joined(part), frequent.merged, _COUNTED)
-        )
+        ),
+        # Cells say how many values there were. But an earlier release has stored this, and a count of the column that is
+        # added would have the values of then and none of those since.
+        _name(aggregate, "count"): number_of(aggregate.inputs[0]),
     }
 
 

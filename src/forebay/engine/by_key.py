@@ -182,7 +182,7 @@ class ByKeyInstance(ABC):
     def _fitting(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
         room = self._plan.options.memory_bytes // LOAD_FACTOR
-        if self._store.live_bytes <= room:
+        if self._store.most_bytes <= room:
             yield slots
             return
         parts = np.cumsum(self._store.bytes_of(slots)) // room

@@ -95,7 +95,14 @@ def _names(layout: Layout) -> list[str]:
     State of one whose windows are spread is only where windows are, whatever else it lacks.
     """
     earlier: list[Layout] = [{SPREAD: "", **each} for each in ({}, {IDENTITY: ""}, {IDENTITY: "", KIND: ""})]
-    return [layout_id(layout), *(layout_id(as_begun(layout, first)) for first in earlier)]
+    forms = [layout, *(as_begun(layout, first) for first in earlier)]
+    return [layout_id(each) for form in forms for each in (form, _without_further_keys(form))]
+
+
+def _without_further_keys(layout: Layout) -> Layout:
+    """A layout as an earlier release tells it, which has the keys of single patterns in the text of these alone."""
+    kept = {text: {name: columns[name] for name in _read(columns)} for text, columns in layout["aggregates"].items()}
+    return {**layout, "aggregates": kept}
 
 
 def kind_of(layout: Layout) -> str:
@@ -179,6 +186,7 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
     old, new = before["aggregates"], layout["aggregates"]
     if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new):
         return False
+    stays = _without_further_keys(before) == _without_further_keys(layout)
     types = {name: kind for columns in new.values() for name, kind in columns.items()}
     had = [(name, kind) for form in history for columns in form["aggregates"].values() for name, kind in columns.items()]
     columns_of_joins = [{text for text in form if not _is_join(text)} for form in (old, new) if any(map(_is_join, form))]
@@ -187,7 +195,7 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
         and all(_read(new[text]) <= _read(old[text]) for text in {*old} & {*new} if not _is_apply(text))
         and {text.replace(DISTINCT, "") for text in {*new} - {*old} if DISTINCT in text}.isdisjoint({*old} - {*new})
         and (not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1])
-        and not any(NAMESAKE in name for name in (*types, *dict(had)))
+        and (stays or not any(NAMESAKE in name for name in (*types, *dict(had))))
     )
 
 

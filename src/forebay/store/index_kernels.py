@@ -74,7 +74,7 @@ def slot_of(entry):
 
 @compiled
 def by_place(low, mask, bits):
-    """The order of rows by the places of their keys in the directory, of which so many bits count."""
+    """The order of rows by the places that their keys have in a directory, of which so many bits count."""
     shift = 0
     while mask >> shift >= 1 << bits:
         shift += 1

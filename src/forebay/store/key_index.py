@@ -151,10 +151,12 @@ class KeyIndex:
     def neighbours_together(self, low: Times) -> Times:
         """An order of rows in which keys that are neighbours in the directory are together; those of a key stay as they are.
 
-        Rows that are placed in it, and the slots that they get, are in the processor's cache when they are needed again.
+        Windows of rows that are placed in it are in the processor's cache when they are needed again. It follows from the
+        number of windows alone: an index that was read from disk may have a directory of another size.
         """
         bits = min((len(self) // _CACHED).bit_length(), _MOST_PARTS)
-        return kernels.by_place(low, len(self._directory) - 1, bits) if len(low) >> bits else np.arange(len(low))
+        places = (1 << (2 * len(self)).bit_length()) - 1
+        return kernels.by_place(low, places, bits) if len(low) >> bits else np.arange(len(low))
 
     def find(self, high: int, low: int) -> Slots:
         """Slots of the open windows of one key."""
@@ -260,8 +262,8 @@ class KeyIndex:
         kernels.touch_all(self._dirty, self._scalars, slots)
 
     def remove(self, slots: Slots) -> None:
-        """End windows and those they absorbed. The first of their slots are used again first, so neighbours stay such."""
-        kernels.remove(*self._state, np.sort(slots)[::-1])
+        """End windows and those they absorbed."""
+        kernels.remove(*self._state, slots)
 
     def renew(self, slots: Slots) -> None:
         """Forget the rows of windows that have absorbed none; the windows stay."""
@@ -288,6 +290,7 @@ class KeyIndex:
         windows |= {name: self.columns[name][windows["slot"]] for name in _STORED}
         self._dirty[wanted] = 0
         self._scalars[TOUCHED] = 0
+        self._sort_free()
         if (windows["ett"] == windows["end"]).all():
             del windows["ett"]
         if (windows["parent"] < 0).all() and (windows["sibling"] < 0).all():  # the first absorbed one is a sibling
@@ -299,6 +302,7 @@ class KeyIndex:
         """All of it as it is in memory, compressed, a row for each part; the slots count as unchanged from now on."""
         self._dirty[:] = 0
         self._scalars[TOUCHED] = 0
+        self._sort_free()
         parts = self.parts
         del parts["dirty"]
         return pictures.of(**parts | {"free": self._free[: self._scalars[FREE]]})
@@ -386,9 +390,18 @@ class KeyIndex:
         replaced[changed] = True
         before, changed = self._free[: self._scalars[FREE]], np.flatnonzero(replaced).astype(np.int32)
         still, now = before[~replaced[before]], changed[self.columns.generation[changed] & 1 == 0]
-        free = np.sort(np.concatenate([still, now]))[::-1]  # the first ones are used again first
+        free = np.concatenate([still, now])
         self._free[: len(free)] = free
         self._scalars[FREE] = len(free)
+        self._sort_free()
+
+    def _sort_free(self) -> None:
+        """Have the first of the free slots used again first, whether the index was in memory all the time or was read.
+
+        So an attempt at a micro-batch gives results in the order of the one before; and neighbours get neighbouring slots.
+        """
+        free = self._free[: self._scalars[FREE]]
+        free[:] = np.sort(free)[::-1]
 
     @property
     def _state(self) -> tuple[Any, ...]:
@@ -403,16 +416,9 @@ class KeyIndex:
     def _placed_in_time(self, kernel: Callable[..., Slots], *columns: Times) -> Slots:
         """The windows of rows, some rows at a time.
 
-        They are placed in the order of `neighbours_together`; else the processor would wait for memory most of the time.
         A search begins at the newest window of a key. Where that takes many steps, as with many windows of one key and rows
         in no order, rows are placed in the order of their times, so that each search goes on where the one before has ended.
         """
-        rows = self.neighbours_together(columns[1])
-        slots = np.empty(len(rows), np.int32)
-        slots[rows] = self._placed_in_order(kernel, *(column[rows] for column in columns))
-        return slots
-
-    def _placed_in_order(self, kernel: Callable[..., Slots], *columns: Times) -> Slots:
         slots = np.empty(len(columns[0]), np.int32)
         for begin in range(0, len(slots), _AT_ONCE):
             some = [column[begin : begin + _AT_ONCE] for column in columns]

@@ -88,6 +88,10 @@ class ReferenceStore(UnalignedStore):
         return (kernels.stored(self.index.columns, slots) + self._written.counts(slots)) * self._events.event_bytes
 
     @property
+    def most_bytes(self) -> float:
+        return float(self.index.stored_rows + len(self._written)) * self._events.event_bytes
+
+    @property
     def references(self) -> References:
         """All references of windows that are open."""
         found = [np.empty(0, np.int64)]

@@ -303,6 +303,11 @@ class UnalignedStore:
         return self._extents.bytes_of(self.index, slots)
 
     @property
+    def most_bytes(self) -> float:
+        """No fewer bytes than `bytes_of` all windows, and known at once."""
+        return self.live_bytes
+
+    @property
     def memory_bytes(self) -> int:
         """Size of the buffers and the key index, as far as they are in memory."""
         if "index" not in self.__dict__:
@@ -363,10 +368,11 @@ class UnalignedStore:
     def _nearest(self, requested: Slots) -> Slots:
         """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
 
-        Windows that are not expected to fire are read when they are asked for.
+        Windows that are not expected to fire are read when they are asked for. Nothing is read ahead where more windows than
+        that are asked for: such a read is a large one as it is.
         """
         count = int(self.options.read_batch_ratio * len(self.index))
-        if not count:
+        if not count or count < len(requested):
             return np.empty(0, np.int32)
         expected = self.index.due_by_estimate(ENDLESS - 1)
         candidates = expected[kernels.places(self.index.columns, self._loaded, expected) == ON_DISK]
