@@ -106,7 +106,7 @@ class KeyIndex:
     def __init__(self) -> None:
         self._allocate(0)
         self._directory = np.full(16, EMPTY, np.int64)
-        self._free = np.empty(0, np.int32)
+        self._free, self._ordered = np.empty(0, np.int32), 0
         self._dirty = np.zeros(0, np.uint8)
         self._earliest = np.empty((2, 0), np.int64)
         self._scalars = np.zeros(len(kernels.SCALARS), np.int64)
@@ -324,7 +324,8 @@ class KeyIndex:
         records = parts["records"]
         self.records = records if records.dtype == WINDOW else records.view(WINDOW)
         self.columns = self.records.view(np.recarray)
-        self._directory, self._earliest, self._free = parts["directory"], parts["earliest"], parts["free"]
+        self._directory, self._earliest = parts["directory"], parts["earliest"]
+        self._free, self._ordered = parts["free"], 0
         self._scalars, self._dirty = parts["scalars"], parts["dirty"]
 
     @classmethod
@@ -392,19 +393,25 @@ class KeyIndex:
         still, now = before[~replaced[before]], changed[self.columns.generation[changed] & 1 == 0]
         free = np.concatenate([still, now])
         self._free[: len(free)] = free
-        self._scalars[FREE] = len(free)
+        self._scalars[FREE], self._ordered = len(free), 0
         self._sort_free()
 
     def _sort_free(self) -> None:
         """Have the first of the free slots used again first, whether the index was in memory all the time or was read.
 
         So an attempt at a micro-batch gives results in the order of the one before; and neighbours get neighbouring slots.
+        Most of them are in order: slots have been taken from the end and put there, and those with low numbers are in use.
         """
         free = self._free[: self._scalars[FREE]]
-        free[:] = np.sort(free)[::-1]
+        ordered, others = np.split(free, [min(self._ordered, len(free))])
+        if len(others):
+            first = len(ordered) - np.searchsorted(ordered[::-1], others.max())
+            free[first:] = np.sort(free[first:])[::-1]
+        self._ordered = len(free)
 
     @property
     def _state(self) -> tuple[Any, ...]:
+        self._ordered = min(self._ordered, int(self._scalars[FREE]))
         return self.columns, self._directory, self._free, self._dirty, self._earliest, self._scalars
 
     def _passed(self, by: int, time: int) -> Slots:
