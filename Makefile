@@ -65,7 +65,7 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 	$(BIN)/python benchmarks/soak.py --minutes $(or $(MINUTES),30)
 
 check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
-	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not spark and not programs" -n 2 --dist worksteal
+	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not thorough and not spark and not programs" -n 2 --dist worksteal
 
 test: $(VENV)/warm  ## the test suite (ten minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not thorough" -n 3 --dist worksteal
