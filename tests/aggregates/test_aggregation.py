@@ -163,6 +163,7 @@ def results(aggregation, frames):
     return keys, [str(column.to_pylist()) for column in aggregation.finish(merged)], merged["rows"].to_list()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("nulls", [False, True])
 @given(data=st.data())
 def test_numbers_as_keys_give_what_strings_give(nulls, data):

@@ -76,6 +76,7 @@ def test_a_comparison_is_drawn_as_its_csv_says(experiment, tmp_path):
     assert re.search(r"forebay</td><td>0\.1\.0", page)  # the version
 
 
+@pytest.mark.thorough
 def test_stores_are_compared_in_batches_too(experiment, tmp_path):
     out = tmp_path / "report"
     settings = ["--stores", "dict,sqlite", "--limit", 3000, "--batched", "--batch-rows", 1000]

@@ -127,6 +127,7 @@ def test_every_window_aggregate_and_key_type(stream, tmp_path, window, aggregate
 FEW = ("string", "double")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "key", [pytest.param(f"k_{name}", marks=[] if name in FEW else [pytest.mark.slow]) for name in KEYS]
 )

@@ -90,6 +90,7 @@ def test_equals_spark_over_the_rows_that_are_in_time(stream, tmp_path, name, fra
     assert progress.rowsOut == found.count() > 500
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frame", FRAMES)
 def test_of_a_batch(stream, frame):
     window, sql = FRAMES[frame]
@@ -127,6 +128,7 @@ def in_time(stream, before):
     return stream.static.where("ts is not null").where(F.unix_micros("ts") > passed * 1000)
 
 
+@pytest.mark.thorough
 def test_holistic_aggregates_equal_those_of_the_rows_by_themselves(stream):
     """Spark has no median, percentile or mode over a frame: it aggregates a join of each row with those of its window."""
     df = stream.static.where("ts is not null and u % 5 = 0")

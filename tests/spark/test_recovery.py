@@ -168,6 +168,7 @@ def test_restarting_after_every_batch(spark, stream, tmp_path):
     assert assert_same(spark.read.parquet(str(tmp_path / "out")), expected, 1) > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "aggregate", [fb.median("x"), pytest.param(fb.sum("x"), marks=pytest.mark.slow)], ids=["AAR", "RMW"]
 )
@@ -318,6 +319,7 @@ def test_a_batch_that_runs_again_on_an_older_copy_gives_what_it_gave(spark, stre
         assert results[0] == results[1]
 
 
+@pytest.mark.thorough
 def test_state_can_live_elsewhere(spark, stream, tmp_path):
     spark.conf.set("spark.forebay.stateDirectory", str(tmp_path / "elsewhere"))
     try:

@@ -117,6 +117,7 @@ def partitions(checkpoint):
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kinds", "numbers"),
     [

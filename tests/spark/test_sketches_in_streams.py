@@ -29,6 +29,7 @@ SKETCHES = [
 RANKS = [0.1, 0.5, 0.9]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keys", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_spark_reads_what_micro_batches_and_a_restart_have_merged(spark, tmp_path, keys):
     stream = generate(spark, tmp_path, keys=keys, rows=2000)

@@ -70,6 +70,7 @@ def test_the_command_line_says_what_there_is(checkpoint):
     assert "2 virtual nodes" in shell("verify", path)
 
 
+@pytest.mark.thorough
 def test_a_micro_batch_that_is_kept_and_one_that_is_not(spark, checkpoint):
     path, query = checkpoint
     fb.registerStateSource(spark)

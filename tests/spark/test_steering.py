@@ -236,6 +236,7 @@ def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path):
     assert len(found) > 50
 
 
+@pytest.mark.thorough
 def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
     rows = spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key")
     rows.coalesce(1).write.parquet(str(tmp_path / "in"))

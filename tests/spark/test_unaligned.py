@@ -107,6 +107,7 @@ def test_sessions_of_many_keys(spark, tmp_path, names, aggregates):
     assert fb.progress(query).rowsOut == found.count()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("aggregates", AGGREGATES.values(), ids=AGGREGATES)
 def test_sessions_of_a_batch(stream, aggregates):
     df = stream.static.where("ts is not null")

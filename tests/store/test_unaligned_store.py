@@ -54,6 +54,7 @@ def check(store, slots, expected):
             assert [value for part in store.get_one(slot) for value in part["value"].to_pylist()] == values
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_are_found_in_order_of_arrival_whatever_was_written_again(tmp_path, monkeypatch, seed):
     """Extents of few rows, which are combined and cleared a few at a time, pictures of the key index, and restarts."""
