@@ -76,7 +76,7 @@ class Table:
         return np.array(found, np.int64)
 
     def serialized(self, sketches: pl.Series) -> list[bytes]:
-        """Sketches in Spark's format. A value is counted once in each row, so any of them says how many there were."""
+        """Sketches in Spark's format. A value is counted once in each row of the table: one row says how many."""
         head = np.array([self.depth, self.width], ">i4").tobytes() + self._factors.astype(">i8").tobytes()
         found = []
         for cells in sketches:
