@@ -38,9 +38,10 @@ import forebay as fb
 from forebay.spark.driver.analysis import arrow_schema
 from forebay.spark.driver.binding import bind
 from forebay.spark.driver.conf import Conf
-from forebay.spark.worker import blobs, startup
+from forebay.spark.worker import blobs
 from forebay.spark.worker.emitted import EVENT_TIME, as_columns
 from forebay.spark.worker.stages import PAYLOAD, VNODE, packer
+from forebay.spark.worker.startup import Shipped
 from race import BENCH, ROOT, part
 
 cloudpickle.register_pickle_by_value(vehicle_peer)  # workers cannot import it
@@ -74,7 +75,7 @@ def steps(spark: SparkSession, stream: DataFrame, workload: Workload, share: flo
     """The queries; ``share`` is how many results there are of a row."""
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf.of(spark))
     projected = stream.select(*bound.projection)
-    plan = startup.dumps(bound.plan)
+    plan = Shipped(bound.plan)
 
     def forget(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -127,11 +128,12 @@ def cost(spark: SparkSession, df: DataFrame) -> dict[str, float]:
 
     And how many results there were of an event in those.
     """
-    java = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    assert spark._jvm is not None
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
     with tempfile.TemporaryDirectory() as directory:
         query = df.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True).start()
         begun: tuple[int, dict[str, float]] | None = None
-        while not query.awaitTermination(0.05):
+        while not query.awaitTermination(0.05):  # type: ignore[arg-type]  # a fraction is all right
             last = query.lastProgress
             if begun is None and last and last.batchId >= 1:
                 begun = last.batchId, cpu(java)

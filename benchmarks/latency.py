@@ -70,11 +70,11 @@ def chained(spark: SparkSession, engine: str, function: str, data: Path, operato
     at = "ts"
     for _ in range(operators):
         if engine == "forebay":
-            aggregate = fb.median("x") if function == "median" else fb.count("*")
-            found = fb.groupBy(found, fb.window(at, "10 seconds"), "key").agg(aggregate.alias("x"))
+            ours = fb.median("x") if function == "median" else fb.count("*")
+            found = fb.groupBy(found, fb.window(at, "10 seconds"), "key").agg(ours.alias("x"))
         else:
-            aggregate = F.percentile("x", 0.5) if function == "median" else F.count("*")
-            found = found.groupBy(F.window(at, "10 seconds"), "key").agg(aggregate.alias("x"))
+            theirs = F.percentile("x", 0.5) if function == "median" else F.count("*")
+            found = found.groupBy(F.window(at, "10 seconds"), "key").agg(theirs.alias("x"))
         found, at = found.select(F.window_time("window").alias("at"), "key", F.col("x").cast("double").alias("x")), "at"
     return found
 

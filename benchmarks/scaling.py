@@ -95,7 +95,7 @@ def progress(df: DataFrame, seconds: float | None = None) -> list[dict[str, Any]
     directory = tempfile.mkdtemp(prefix="forebay-scaling-")
     writer = df.writeStream.format("noop").option("checkpointLocation", f"{directory}/checkpoint")
     query = (writer.trigger(availableNow=True) if seconds is None else writer).start()
-    query.awaitTermination(seconds)
+    query.awaitTermination(seconds)  # type: ignore[arg-type]  # a fraction of a second is all right
     batches = [json.loads(batch.json) for batch in query.recentProgress]
     query.stop()
     shutil.rmtree(directory, ignore_errors=True)
@@ -165,7 +165,11 @@ def counted() -> Iterator[Row]:
                 median = fb.median("price", counted=state == "counts")
                 medians = fb.groupBy(stream, fb.window("dateTime", "9 minutes"), "auction").agg(median)
                 sizes = [0.0]
-                told = fb.MetricsListener(lambda _, batch, sizes=sizes: sizes.append(batch["operators"][0]["stateBytes"]))
+
+                def note(_: str, batch: dict[str, Any], sizes: list[float] = sizes) -> None:
+                    sizes.append(batch["operators"][0]["stateBytes"])
+
+                told = fb.MetricsListener(note)
                 spark.streams.addListener(told)
                 measured, _ = rate(progress(medians))
                 spark.streams.removeListener(told)

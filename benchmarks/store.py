@@ -19,6 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -79,7 +80,7 @@ class Forebay:
         self.shape = shape
         self.payload = pa.array([b"x" * shape.payload] * STEP) if shape.payload else None
         if shape.pattern == "AAR":
-            self.store = AlignedStore(directory, None, ["bidder"], options)
+            self.store: Any = AlignedStore(directory, None, ["bidder"], options)
         else:
             merge = total if shape.pattern == "RMW" else None
             self.store = UnalignedStore(directory, None, options, merge)
@@ -173,8 +174,8 @@ class RocksDB:
         for second in [second for second in self.due if second * SECOND <= watermark]:
             bidders = self.due.pop(second)
             if self.shape.pattern == "AAR":
-                start = (second * SECOND - WINDOW + 2**62).to_bytes(8, "big")
-                rows += self.scan(start, start + b"\xff" * 13)
+                first = (second * SECOND - WINDOW + 2**62).to_bytes(8, "big")
+                rows += self.scan(first, first + b"\xff" * 13)
                 continue
             for bidder in set(bidders):
                 start, end = self.sessions.get(bidder, (0, 2**62))
@@ -219,7 +220,7 @@ def total(rows: pl.DataFrame) -> pl.DataFrame:
 def run(shape: str, engine: str, events: int, options: Options, commit: int = COMMIT) -> dict[str, float]:
     """Drive a store with a trace; times in seconds, sizes in bytes."""
     directory = Path(tempfile.mkdtemp(prefix="forebay-bench-"))
-    store = (Forebay if engine == "forebay" else RocksDB)(SHAPES[shape], directory / "store", options)
+    store: Any = (Forebay if engine == "forebay" else RocksDB)(SHAPES[shape], directory / "store", options)
     steps = list(trace(events))
     for times, bidder, price in steps[:2]:
         store.write(times, bidder, price)  # kernels are compiled, libraries loaded

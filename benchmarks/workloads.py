@@ -22,6 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -161,8 +162,8 @@ class Latest(Workload):
         group = F.when(F.col("number") < self.units, F.col("number")).otherwise(others)
         offers = offers.withColumn("key", F.col("row") * self.units + group)
         if how in ("spark", "batch"):
-            last = F.max_by("payload", "number").alias("payload")
-            return offers.groupBy("key").agg(F.count("*").alias("rows"), F.max("number").alias("number"), last)
+            latest = F.max_by("payload", "number").alias("payload")
+            return offers.groupBy("key").agg(F.count("*").alias("rows"), F.max("number").alias("number"), latest)
         last = fb.max_by("payload", "number").alias("payload")
         return fb.rolling(offers, "key").agg(fb.count("*").alias("rows"), fb.max("number").alias("number"), last)
 
@@ -247,7 +248,7 @@ class Nbqx(Workload):
         return {"auctions": auctions, "bids": bids}
 
     def results(self, spark: SparkSession, how: str) -> DataFrame:
-        windows = [(f"{gap} minutes", F.session_window, fb.session_window) for gap in self.gaps]
+        windows: list[tuple[str, Any, Any]] = [(f"{gap} minutes", F.session_window, fb.session_window) for gap in self.gaps]
         parts = []
         for number, (length, theirs, ours) in enumerate([*windows, (f"{self.hours} hours", F.window, fb.window)]):
             auctions, bids = (self._side(spark, kind, batch=how == "batch") for kind in ("auctions", "bids"))

@@ -26,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from common import DELAY_SECONDS, Result, Workload, main
 
@@ -38,7 +38,7 @@ if Path(sys.prefix).resolve() != ENVIRONMENT:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True, stdout=sys.stderr)
     subprocess.run([python, "-m", "pip", "install", "--quiet", *PINS], check=True, stdout=sys.stderr)
-    os.execv(python, [python, *sys.argv])
+    os.execv(python, [str(python), *sys.argv])
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,12 +59,13 @@ MICROSECOND = timedelta(microseconds=1)
 DELAY = timedelta(seconds=DELAY_SECONDS)
 
 Event = tuple[int, int, int]  # partition, ts, price
-State = tuple[int, int, int | array]  # first ts, last ts, number of events or their prices
+State = tuple[int, int, Any]  # first ts, last ts, number of events or their prices
 
 
 class Bids(FixedPartitionedSource):
     def __init__(self, data: Path, key: str, end: int) -> None:
-        self.data, self.key, self.end, self.quarter_read = data, key, end, []
+        self.data, self.key, self.end = data, key, end
+        self.quarter_read: list[float] = []
 
     def list_parts(self) -> list[str]:
         return [str(part) for part in range(PROCESSES)]
@@ -105,7 +106,7 @@ class Partition(StatefulSourcePartition):
 
 
 class PartitionClock(windowing.Clock):
-    newest: ClassVar[dict[int, int]] = {}  # of a partition, in this process
+    newest: ClassVar[dict[int | None, int]] = {}  # of a partition, in this process
 
     def build(self, resume_state: int | None) -> KeyClock:
         return KeyClock(resume_state)
@@ -168,7 +169,8 @@ def row(workload: Workload, result: tuple[str, tuple[int, State]]) -> tuple[int,
 
 def work(process: int, workload: Workload, bids: Bids, addresses: list[str], recovery: str, keep: bool) -> tuple:
     """One process: when its partition had read a quarter (`run` takes the mean), when it ended, its results."""
-    flow, rows = Dataflow("race"), []
+    flow = Dataflow("race")
+    rows: list[tuple[int, int, int, float]] = []
     events, clock, by = op.input("bids", flow, bids), PartitionClock(), windower(workload)
     builder, folder = (lambda: (0, 0, 0), count) if workload.function == "count" else (lambda: (0, 0, array("q")), collect)
     windows = windowing.fold_window("windows", events, clock, by, builder, folder, merge, ordered=False)

@@ -44,7 +44,7 @@ def jars() -> Path:
     """The directory of Flink's jars, installed if need be."""
     pattern = f"lib/python*/site-packages/pyflink/lib/flink-dist-{FLINK_VERSION}.jar"
     if not any(ENVIRONMENT.glob(pattern)):
-        pip = [ENVIRONMENT / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+        pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps"]
         subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True, stdout=sys.stderr)
         # apache-flink itself is the Python side and has no jars.
         subprocess.run([*pip, f"apache-flink-libraries=={FLINK_VERSION}"], check=True, stdout=sys.stderr)
@@ -77,7 +77,7 @@ def drive(program: str, options: Mapping[str, object], directory: str) -> tuple[
 def write_parquet(directory: Path, output: Path) -> None:
     """What the tasks left in ``directory``, in one parquet file."""
     rows = np.concatenate([np.fromfile(file, ROW) for file in sorted(directory.glob("*.rows"))])
-    columns = {name: rows[name].astype(rows.dtype[name].newbyteorder("=")) for name in ROW.names}
+    columns = {name: rows[name].astype(rows.dtype[name].newbyteorder("=")) for name in ("start", "end", "key", "value")}
     pq.write_table(pa.table(columns), output)
 
 

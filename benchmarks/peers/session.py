@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from common import DELAY_SECONDS, Result, Workload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -60,7 +61,7 @@ def timed(results: DataFrame, workload: Workload, output: Path | None) -> Result
             bounds = [F.unix_micros(F.col(f"{window}.{bound}")).alias(bound) for bound in ("start", "end")]
             columns = [*bounds, F.col(workload.key).alias("key"), F.col("value").cast("double").alias("value")]
             frame = results.sparkSession.read.schema(results.schema).parquet(f"{directory}/out")
-            frame.select(*columns).toPandas().to_parquet(output)
+            pq.write_table(frame.select(*columns).toArrow(), output)
         return measured(query)
 
 
