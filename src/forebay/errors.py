@@ -49,7 +49,10 @@ class CorruptState(ForebayError):
 
 
 class LayoutChanged(ForebayError):
-    """The checkpoint was written by an operator with other keys, windows, aggregates or number of instances."""
+    """The checkpoint was written by an operator with other keys or windows, or with aggregates that read other columns.
+
+    What may change is in "Changing a query" of ``docs/semantics.md``.
+    """
 
 
 class ArithmeticOverflow(ForebayError, ArithmeticError):

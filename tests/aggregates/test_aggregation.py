@@ -206,10 +206,21 @@ def test_keys_are_spread_over_the_table():
     first = np.arange(rows)
     for second in (first << 40 | 7, first << 32, -first, first, first * 0):
         table = np.full(2 * rows, -1, np.int32)
-        groups, _ = grouping._refined(np.zeros(rows, np.int32), grouping._read_only(first))
+        groups, _ = grouping._refined(np.zeros(rows, np.int32), 1, grouping._read_only(first))
         found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
         assert grouping._refine(groups, grouping._read_only(second), grouping._SEEDS, table, found, firsts) == rows
         assert np.diff(np.flatnonzero(table < 0)).max() < rows / 64
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=1))
+def test_numbers_that_are_far_apart_are_grouped_as_close_ones_are(rows):
+    close = pl.DataFrame(rows, schema=["a", "b"], orient="row")
+    a, b = pl.col("a"), pl.col("b")
+    for some in (close.select(a * 10**18, b), close.select(a, b * 10**18), close.select(a * 10**18, b * 10**18)):
+        expected, found = (grouping.Groups.of(frame, ["a", "b"]) for frame in (close, some))
+        assert found.order.tolist() == expected.order.tolist()
+        assert found.ends.tolist() == expected.ends.tolist()
+    assert [tuple(close.row(int(row))) for row in expected.order[expected.begins]] == [*dict.fromkeys(rows)]
 
 
 def test_lists_that_are_null_have_no_median():

@@ -116,6 +116,9 @@ def test_what_a_session_of_a_master_is_given(fresh, master, given):
         ({"spark.cores.max": 5, "spark.executor.cores": 2}, "5"),
         ({"spark.cores.max": 5, "spark.dynamicAllocation.enabled": "true"}, None),
         ({"spark.cores.max": "many"}, None),
+        ({"spark.cores.max": 6, "spark.forebay.virtualNodes": 64}, "4"),
+        ({"spark.cores.max": 8, "spark.forebay.virtualNodes": 4}, "4"),
+        ({"spark.cores.max": 6, "spark.forebay.virtualNodes": "many"}, "6"),
     ],
 )
 def test_the_cores_of_a_cluster_count_where_they_are_told(fresh, told, partitions):

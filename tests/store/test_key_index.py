@@ -81,11 +81,25 @@ def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
             assert found(index) == model.found()
             assert index.stored_rows == rows == index.columns.stored.sum()
             assert index.earliest() == min((end for _, _, end in model.found()), default=kernels.LATEST)
-        index.store(index.live(), np.arange(len(index.live())))
+        live = index.live()
+        index.store(live[::2], np.arange(len(live[::2])))
+        index.store_more(live[1::2], np.arange(len(live[1::2])))
+        assert index.stored_rows == index.columns.stored.sum()
     for key in range(40):
         high, low = identities([key])
         there = index.find(int(high[0]), int(low[0]))
         assert sorted(map(tuple, index.windows(there).tolist())) == sorted(model.windows.get(key, []))
+
+
+def test_rows_on_disk_are_counted_as_far_as_a_slot_can_count():
+    index, key = KeyIndex(), np.array([1, 2], np.int64)
+    slots = index.place_merging(key, key, key, key)
+    index.changes()
+    index.store_more(slots, np.array([3, 2**31 - 2], np.int32))
+    index.store_more(slots[1:], np.array([5], np.int32))
+    assert index.stored(slots).tolist() == [3, 2**31 - 1]
+    assert index.stored_rows == 2**31 + 2
+    assert index.touched == 2
 
 
 def test_what_a_window_has_absorbed_goes_with_it_after_a_restart():

@@ -23,6 +23,9 @@ from forebay.compiling import compiled
 _MOST_ROWS = 1 << 30
 """So that the table's places, and the numbers of groups in it, are 32-bit integers."""
 
+_DENSE = 4
+"""A table by number in place of a hash table may have so many places for each row."""
+
 _SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
 """Keys come from outside: without these, whoever chooses them could choose such as have one place in the table."""
 
@@ -61,7 +64,7 @@ class Groups:
         for column in columns:
             if column is None:
                 return None
-            groups, count = _refined(groups, column)
+            groups, count = _refined(groups, count, column)
         return cls(*_arranged(groups, count))
 
     @functools.cached_property
@@ -185,12 +188,29 @@ def _taken(values: pl.Series, order: Integers) -> pl.Series:
     return pl.Series(values.to_numpy()[order]) if plain and not values.null_count() else values.gather(order)
 
 
-def _refined(groups: npt.NDArray[np.int32], column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], int]:
-    """Groups of rows that were in one group and have one number in a column, and how many groups there are."""
+def _refined(groups: npt.NDArray[np.int32], count: int, column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], int]:
+    """Groups of rows that were in one of ``count`` groups and have one number in a column, and how many groups there are."""
     rows = len(column)
+    found = np.empty(rows, np.int32)
+    least = int(column.min())
+    span = int(column.max()) - least + 1
+    if count * span <= _DENSE * rows:
+        return found, _number(groups, column, least, span, np.full(count * span, -1, np.int32), found)
     table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
-    found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-    return found, _refine(groups, column, _SEEDS, table, found, firsts)
+    return found, _refine(groups, column, _SEEDS, table, found, np.empty(rows, np.int32))
+
+
+@compiled
+def _number(groups, column, least, span, table, found):
+    """Fill ``found``, where numbers are so close together that the table has a place for each that there may be."""
+    count = 0
+    for row in range(len(column)):
+        place = groups[row] * span + (column[row] - least)
+        if table[place] < 0:
+            table[place] = count
+            count += 1
+        found[row] = table[place]
+    return count
 
 
 @compiled

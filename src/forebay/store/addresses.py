@@ -116,7 +116,7 @@ class Addresses:
     def find(self, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
         arguments = self._index.columns, self._heads, self._previous, self._generations, slots
-        pieces, roots = kernels.collect_items(*arguments, int(kernels.count_items(*arguments).sum()))
+        pieces, roots = kernels.collected(*arguments)
         order = np.argsort(pieces)
         pieces, roots = pieces[order], roots[order]
         owners = self._owners[pieces]
@@ -133,7 +133,7 @@ class Addresses:
             self._widths = np.concatenate([self._widths, new])
         chains = self._index.columns, self._heads, self._previous, self._generations, slots
         counts = kernels.count_items(*chains)
-        pieces, _ = kernels.collect_items(*chains, int(counts.sum()))
+        pieces, _ = kernels.collected(*chains)
         weights = self._rows[pieces] * self._widths[self._owners[pieces]]
         return np.bincount(np.repeat(np.arange(len(slots)), counts), weights, len(slots)).astype(np.float64)
 

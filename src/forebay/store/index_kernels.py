@@ -206,6 +206,16 @@ def schedule(c, dirty, earliest, scalars, slots, etts):
 
 
 @compiled
+def store_more(c, dirty, scalars, slots, rows, most):
+    for number in range(len(slots)):
+        slot = slots[number]
+        stored = min(most, np.int64(c[slot].stored) + rows[number])
+        scalars[STORED] += stored - c[slot].stored
+        c[slot].stored = stored
+        touch(dirty, scalars, slot)
+
+
+@compiled
 def opened(c, free, earliest, scalars, high, low, start, end, ett):
     """A new window, in no chain yet."""
     if scalars[FREE] > 0:

@@ -257,6 +257,10 @@ class KeyIndex:
         self._scalars[STORED] += rows.sum() - self.stored(slots).sum()
         self._set("stored", slots, rows)
 
+    def store_more(self, slots: Slots, rows: npt.NDArray[np.integer[Any]]) -> None:
+        """Windows have so many more rows on disk."""
+        kernels.store_more(self.columns, self._dirty, self._scalars, slots, rows, _MOST_STORED)
+
     def _set(self, column: str, slots: Slots, values: Any) -> None:
         self.columns[column][slots] = values
         kernels.touch_all(self._dirty, self._scalars, slots)

@@ -70,7 +70,7 @@ class RowBuffer:
         if not self._rows or not len(slots):
             return np.empty(0, np.int64), np.empty(0, np.int32)
         arguments = (self._index.columns, self._heads, self._previous, self._generations, slots)
-        rows, roots = kernels.collect_items(*arguments, int(kernels.count_items(*arguments).sum()))
+        rows, roots = kernels.collected(*arguments)
         order = np.argsort(rows)
         return rows[order], roots[order]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.compiling import compiled
-from forebay.store.index_kernels import root_of
+from forebay.store.index_kernels import Columns, Slots, root_of
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 """Where the rows of a window are that are not in the write buffer."""
@@ -68,20 +68,36 @@ def count_items(c, heads, previous, generations, slots):
 
 
 @compiled
-def collect_items(c, heads, previous, generations, slots, count):
-    """What is chained to windows and to those that they absorbed, and the window of each."""
-    items, roots = np.empty(count, np.int64), np.empty(count, np.int32)
-    at = 0
+def collect_items(c, heads, previous, generations, slots, items, roots):
+    """Note what is chained to windows, and the window of each, as far as there is room; how many there are."""
+    at, room = 0, len(items)
     for slot in slots:
         member = slot
         while member >= 0:
             item = heads[member] - 1 if member < len(heads) else -1
             while item >= 0 and generations[item] == c[member].generation:
-                items[at], roots[at] = item, slot
+                if at < room:
+                    items[at], roots[at] = item, slot
                 at += 1
                 item = previous[item] - 1
             member = c[member].sibling
-    return items, roots
+    return at
+
+
+def collected(
+    c: Columns, heads: Slots, previous: Slots, generations: Slots, slots: Slots
+) -> tuple[npt.NDArray[np.int64], Slots]:
+    """What is chained to windows and to those that they absorbed, and the window of each.
+
+    Most windows have few items, so room for all is there the first time as a rule, and they are gone through once.
+    """
+    room = 4 * len(slots)
+    while True:
+        items, roots = np.empty(room, np.int64), np.empty(room, np.int32)
+        found = collect_items(c, heads, previous, generations, slots, items, roots)
+        if found <= room:
+            return items[:found], roots[:found]
+        room = found
 
 
 @compiled

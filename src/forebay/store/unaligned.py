@@ -266,11 +266,12 @@ class UnalignedStore:
             order, owners, counts = by_trigger_time(slots, self.index.columns)
             batch, slots = batch.take(pa.array(order)), slots[order]
             self._extents.append(self.index, batch, slots)
-            self._fit_loaded()
-            grown = self._loaded[slots] == self.index.columns.generation[slots]
-            if grown.any():
-                self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
-            self.index.store(owners, self.index.stored(owners) + counts)
+            if len(self._prefetched):
+                self._fit_loaded()
+                grown = self._loaded[slots] == self.index.columns.generation[slots]
+                if grown.any():
+                    self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
+            self.index.store_more(owners, counts)
             self._room()
         self._written.clear()
 

@@ -27,8 +27,8 @@ STORES = {
 }
 """The names of stores, with the modules and classes that connect them."""
 
-_INSTALL = "pip install 'forebay[harness]'"
-_INSTALLS = {"berkeleydb": "apt-get install libdb-dev, then pip install 'forebay[berkeleydb]'"}
+_INSTALL = "pip install '.[harness]' in a clone of forebay"
+_INSTALLS = {"berkeleydb": "apt-get install libdb-dev, then pip install '.[berkeleydb]' in a clone of forebay"}
 """What brings stores that the extra ``harness`` does not bring."""
 
 

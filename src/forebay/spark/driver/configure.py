@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver import shared_classes
+from forebay.spark.properties import PREFIX
 from forebay.spark.worker import site
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -30,6 +31,7 @@ LOGS = "spark.sql.streaming.checkpointFileManagerClass"
 RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 USUAL = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"
+VIRTUAL_NODES = PREFIX + "virtualNodes"
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
@@ -116,7 +118,7 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
         settings[DAEMON] = LOADED
     cores = _cores(master, given)
     if cores is not None:
-        settings[PARTITIONS] = str(cores)
+        settings[PARTITIONS] = str(_partitions(cores, given))
     if not is_local(master) and LOCALITY not in given:
         settings[LOCALITY_OF_STATE] = "30s"
     if not is_local(master):
@@ -212,6 +214,12 @@ def _cores(master: str, given: Mapping[str, str]) -> int | None:
     most = given.get("spark.cores.max", "")
     told = [most] if most else [given.get(f"spark.executor.{name}", "") for name in ("instances", "cores")]
     return math.prod(map(int, told)) if all(map(str.isdecimal, told)) else None
+
+
+def _partitions(cores: int, given: Mapping[str, str]) -> int:
+    """A state partition for each core; of a number of virtual nodes a power of two, which divides these."""
+    nodes = given.get(VIRTUAL_NODES, "")
+    return 1 << min(cores, int(nodes)).bit_length() - 1 if nodes.isdecimal() and int(nodes) else cores
 
 
 def _is_here(file_system: str) -> bool:
