@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.spark.worker import blobs, startup, task
-from forebay.spark.worker.clock import Clock, clock_of
+from forebay.spark.worker.clock import Clock, Silence, clock_of
 from forebay.spark.worker.emitted import as_columns
 from forebay.spark.worker.stages import PAYLOAD
 from forebay.spark.worker.vnodes import IDLE
@@ -186,18 +186,15 @@ class WindowOperator:
             instance.close()
 
     def _event_time(self, moved: ValueState, wall: int) -> int | None:
-        """The watermark of the micro-batch; when it has not moved for the timeout, plus the time since it did."""
-        watermark, timeout = task.watermark(self._batch), self._plan.idle_timeout
-        assert timeout is not None
+        """The watermark of the micro-batch, which goes on with the wall clock where it has not moved for the timeout."""
+        watermark = task.watermark(self._batch)
         if watermark is None:
             return None
-        before, since, seen = moved.get() or (watermark, wall, wall)
-        if watermark > before or (wall - seen) * 1000 >= timeout:  # a query that was down has not listened to silence
-            since = wall
-        since = min(since, wall)  # a clock may be set back
-        moved.update((watermark, since, wall))
-        silent = wall - since
-        return int(watermark + (silent if silent * 1000 >= timeout else 0))
+        assert self._plan.idle_timeout is not None
+        timeout = -(-self._plan.idle_timeout // 1000)
+        silence = Silence(*(moved.get() or (watermark, wall, wall))).until(watermark, wall, timeout)
+        moved.update(tuple(silence))
+        return silence.event_time(timeout)
 
 
 def _blobs(rows: Iterator[pd.DataFrame]) -> Iterator[bytes]:
