@@ -25,6 +25,7 @@ from forebay.spark.driver.configure import (
     PROVIDER,
     RECORDS,
     RENAMING,
+    RETRIES,
     RETRY_WAIT,
     ROCKSDB,
     SOCKETS,
@@ -124,6 +125,13 @@ def test_what_a_session_of_a_master_is_given(fresh, master, given):
 def test_the_cores_of_a_cluster_count_where_they_are_told(fresh, told, partitions):
     builder = SparkSession.builder.master("spark://master:7077").config(map=told)
     assert fb.configure(builder)._options.get(PARTITIONS) == partitions
+
+
+def test_tasks_give_a_lost_host_up_sooner_where_state_has_replicas(fresh):
+    for master, tries in (("spark://master:7077", "1"), ("local[2]", None)):
+        builder = SparkSession.builder.master(master).config("spark.forebay.durability", "replicas")
+        assert settings(builder).get(RETRIES) == tries
+    assert RETRIES not in settings(SparkSession.builder.master("spark://master:7077"))
 
 
 def test_what_is_set_is_left_alone(fresh, monkeypatch):

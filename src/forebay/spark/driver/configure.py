@@ -31,7 +31,7 @@ LOGS = "spark.sql.streaming.checkpointFileManagerClass"
 RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 USUAL = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"
-VIRTUAL_NODES = PREFIX + "virtualNodes"
+VIRTUAL_NODES, DURABILITY = PREFIX + "virtualNodes", PREFIX + "durability"
 RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
@@ -40,9 +40,9 @@ DAEMON = "spark.python.daemon.module"
 LOADED = "forebay.spark.worker.daemon"
 PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
-RETRY_WAIT = "spark.shuffle.io.retryWait"
+RETRY_WAIT, RETRIES = "spark.shuffle.io.retryWait", "spark.shuffle.io.maxRetries"
 
-STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT)
+STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT, RETRIES)
 """What counts only if it is set before there is a session, of what `missing` may name."""
 
 LOCAL = "local[*]"
@@ -123,6 +123,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
         settings[LOCALITY_OF_STATE] = "30s"
     if not is_local(master):
         settings[RETRY_WAIT] = "1s"
+    if not is_local(master) and given.get(DURABILITY) == "replicas":
+        settings[RETRIES] = "1"
     if is_local(master):
         settings[PATH] = str(Path(site.__file__).parent)
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
