@@ -96,7 +96,7 @@ def test_a_trace_without_accesses_is_an_error():
 
 def test_distances_need_scipy(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "scipy", None)
-    with pytest.raises(InvalidArgument, match=r"pip install 'forebay\[harness\]'"):
+    with pytest.raises(InvalidArgument, match=r"pip install '\.\[harness\]'"):
         analysis.distance([1], [2])
 
 

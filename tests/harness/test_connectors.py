@@ -100,7 +100,7 @@ def test_a_store_of_ones_own_is_named_by_its_class(tmp_path):
 )
 def test_a_store_that_is_not_installed_names_the_extra(name, package, extra, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InvalidArgument, match=rf"{name} needs {package}; .*pip install 'forebay\[{extra}\]'"):
+    with pytest.raises(InvalidArgument, match=rf"{name} needs {package}; .*pip install '\.\[{extra}\]'"):
         open_store(name, tmp_path)
 
 

@@ -42,5 +42,5 @@ def test_landings_end_what_departures_begin():
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(flights, "find_spec", lambda name: None)
     flights._table.cache_clear()
-    with pytest.raises(InvalidArgument, match=r"pip install 'forebay\[harness\]'"):
+    with pytest.raises(InvalidArgument, match=r"pip install '\.\[harness\]'"):
         next(Flights().blocks())

