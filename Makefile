@@ -67,10 +67,10 @@ soak: $(VENV)/ready  ## a query killed again and again for MINUTES=30: right in 
 check: lint  ## lint rules, types, and the tests that start neither Spark nor other programs (a minute)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not thorough and not spark and not programs" -n 2 --dist worksteal
 
-test: $(VENV)/warm  ## the test suite (10 to 13 minutes)
+test: $(VENV)/warm  ## the test suite (5 to 13 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "not slow and not thorough" -n 3 --dist worksteal
 
-test-thorough: $(VENV)/warm  ## tests that take long for what they add, which CI runs, too (10 to 13 minutes)
+test-thorough: $(VENV)/warm  ## tests that take long for what they add, which CI runs, too (4 to 13 minutes)
 	@sh scripts/in_memory.sh $(BIN)/python -m pytest -m "thorough and not slow" -n 3 --dist worksteal
 
 test-all: $(VENV)/warm  ## the test suite with the slow tests, but for those of many seeds (three quarters of an hour)
