@@ -133,7 +133,7 @@ def cost(spark: SparkSession, df: DataFrame) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         query = df.writeStream.format("noop").option("checkpointLocation", directory).trigger(availableNow=True).start()
         begun: tuple[int, dict[str, float]] | None = None
-        while not query.awaitTermination(0.05):  # type: ignore[arg-type]  # a fraction is all right
+        while not query.awaitTermination(0.05):  # type: ignore[arg-type]  # it takes fractions
             last = query.lastProgress
             if begun is None and last and last.batchId >= 1:
                 begun = last.batchId, cpu(java)

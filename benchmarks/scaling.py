@@ -95,7 +95,7 @@ def progress(df: DataFrame, seconds: float | None = None) -> list[dict[str, Any]
     directory = tempfile.mkdtemp(prefix="forebay-scaling-")
     writer = df.writeStream.format("noop").option("checkpointLocation", f"{directory}/checkpoint")
     query = (writer.trigger(availableNow=True) if seconds is None else writer).start()
-    query.awaitTermination(seconds)  # type: ignore[arg-type]  # a fraction of a second is all right
+    query.awaitTermination(seconds)  # type: ignore[arg-type]  # it takes fractions
     batches = [json.loads(batch.json) for batch in query.recentProgress]
     query.stop()
     shutil.rmtree(directory, ignore_errors=True)

@@ -20,4 +20,4 @@ found = re.findall(r"^\|(\{.*?\})\|(\d) +\|.*\|(\d+) *\|$", printed, re.MULTILIN
 whole = [(window, carrier) for window, carrier, rows in found if int(rows) == 2000]  # 1,000 a second, 5 carriers, 10 s
 assert whole, printed
 assert len(set(found)) == len(found) and len(whole) % 5 == 0, found
-print(f"forebay {forebay.__version__}: the README's first example gives {len(found)} rows")  # noqa: T201
+print(f"forebay {forebay.__version__}: the README's first example gives {len(found)} rows")  # noqa: T201 - for a terminal

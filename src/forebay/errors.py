@@ -49,9 +49,9 @@ class CorruptState(ForebayError):
 
 
 class LayoutChanged(ForebayError):
-    """The checkpoint was written by an operator with other keys or windows, or with aggregates that read other columns.
+    """The checkpoint was written by an operator with other keys, or other windows, or what else may not change under one.
 
-    What may change is in "Changing a query" of ``docs/semantics.md``.
+    What may is in "Changing a query" of ``docs/semantics.md``.
     """
 
 

@@ -69,7 +69,7 @@ def count_items(c, heads, previous, generations, slots):
 
 @compiled
 def collect_items(c, heads, previous, generations, slots, items, roots):
-    """Note what is chained to windows, and the window of each, as far as there is room; how many there are."""
+    """Fill ``items`` and ``roots``, see `collected`, as far as there is room in them; gives how many there are."""
     at, room = 0, len(items)
     for slot in slots:
         member = slot
