@@ -35,12 +35,14 @@ def values(store, slots):
 def test_hits_survive_the_evictions_of_misses_that_are_read_with_them(tmp_path):
     store = store_at(tmp_path)
     keys = np.arange(5000)
-    slots = add(store, keys, keys, keys + 1)
+    slots = add(store, keys, keys + 10_000, keys + 10_001)
     store.commit()
     assert values(store, slots[:1]) == [0]
-    store.remove(slots[:1])
-    rest = store.index.due(2**60)
-    assert values(store, rest) == list(range(1, 5000))
+    store.remove(slots[:1])  # many of the next ones are prefetched
+    add(store, keys + 5000, keys, keys + 1, keys + 5000)  # and these are nearer
+    store.commit()
+    rest = np.concatenate([slots[1:500], slots[4000:]])
+    assert values(store, rest) == [*range(1, 500), *range(4000, 5000)]
     assert store.metrics.hits > 0
     assert store.metrics.evictions > 0
 
@@ -79,8 +81,24 @@ def test_a_merged_window_whose_members_are_evicted_is_read_from_disk(tmp_path):
         slots = store.index.find(key, key)
         assert values(store, slots) == [key - 1]
         store.remove(slots)
-        store._room()
+        assert store._fitting(np.zeros(1, np.int64), np.array([60_000])).all()  # as if a near window were that large
+    assert store.metrics.evictions > 0
     assert values(store, store.index.roots(far[:1])) == [-2, -1, 3997]
+
+
+@pytest.mark.parametrize("asked", [[], [3999], range(3000, 4000, 7)])
+def test_windows_that_are_due_next_stay_when_others_are_asked_for(tmp_path, asked):
+    store, keys = store_at(tmp_path), np.arange(4000)
+    slots = add(store, keys, keys, keys)
+    store.commit()
+    for key in [*range(11), *asked]:
+        assert values(store, slots[key : key + 1]) == [key]
+        store.remove(slots[key : key + 1])
+    assert store.metrics.misses == 1 + len(asked)
+    for key in range(11, 1500):
+        assert values(store, slots[key : key + 1]) == [key]
+        store.remove(slots[key : key + 1])
+    assert store.metrics.misses == 1 + len(asked)
 
 
 def test_a_prefetch_buffer_of_rows_that_are_all_gone(tmp_path):

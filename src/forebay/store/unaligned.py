@@ -37,10 +37,13 @@ from forebay.store.prepared import Prepared, named, within
 from forebay.store.row_buffer import RowBuffer, Rows
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.store.window_extents import WindowExtents
-from forebay.windows import ENDLESS
+from forebay.windows import ENDLESS, Times
 
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
+
+_WORTH = 8
+"""A full prefetch buffer is made anew for so much of it that comes in, or if half of it is dead."""
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -272,7 +275,7 @@ class UnalignedStore:
                 if grown.any():
                     self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
             self.index.store_more(owners, counts)
-            self._room()
+            self._fitting(np.empty(0, np.int64), np.empty(0))
         self._written.clear()
 
     def compact(self) -> None:
@@ -382,29 +385,44 @@ class UnalignedStore:
         if count < len(candidates):
             nearest = np.argpartition(ett, count)[:count]
             candidates, ett = candidates[nearest], ett[nearest]
-        candidates = candidates[np.argsort(ett)]
-        fitting = np.searchsorted(np.cumsum(self._extents.bytes_of(self.index, candidates)), self._room(), side="right")
-        return candidates[:fitting]
+        return candidates[self._fitting(ett, self._extents.bytes_of(self.index, candidates))]
 
-    def _room(self) -> int:
-        """Bytes that may still be prefetched. A full buffer loses dead rows, and then windows with the farthest ETT."""
+    def _fitting(self, ett: Times, sizes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
+        """Which windows can be read ahead: of them and those that have been, memory has room for those with the nearest ETT.
+
+        The buffer loses dead rows and the farthest windows where that makes room for much.
+        """
         budget = self.options.memory_bytes // 4
-        if self._prefetched.nbytes > budget // 2:
-            rows, slots = self._prefetched.live()
-            owners = np.unique(slots)
-            kept = owners[kernels.places(self.index.columns, self._loaded, owners) == ALL_LOADED]
-            row_bytes = self._prefetched.nbytes / len(self._prefetched)
-            if np.count_nonzero(np.isin(slots, kept)) * row_bytes > budget // 2:
-                kept = kept[np.argsort(self.index.columns.ett[kept])][: len(kept) // 2]
-            staying = np.isin(slots, kept)
-            self._counts.evictions += len(owners) - len(kept)
-            self._counts.unused_rows += int(np.count_nonzero(~staying))
-            kernels.mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
-            batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
-            self._prefetched.clear()
-            if batch is not None:
-                self._prefetched.append(batch, slots)
-        return max(0, budget - self._prefetched.nbytes)
+        buffer = self._prefetched
+        if buffer.nbytes + sizes.sum() <= budget:
+            return np.ones(len(ett), np.bool_)
+        rows, slots = buffer.live()
+        owners, counts = np.unique(slots, return_counts=True)
+        loaded = kernels.places(self.index.columns, self._loaded, owners) == ALL_LOADED
+        row_bytes = buffer.nbytes / max(1, len(buffer))
+        is_over = buffer.nbytes > budget  # a flush has brought rows of windows that are there
+        all_sizes = np.concatenate([counts[loaded] * row_bytes, sizes])
+        order = np.argsort(np.concatenate([self.index.columns.ett[owners[loaded]], ett]), kind="stable")
+        fits = np.zeros(len(order), np.bool_)
+        fits[order] = np.cumsum(all_sizes[order]) <= (budget // 2 if is_over else budget)
+        kept, ahead = owners[loaded][fits[: loaded.sum()]], fits[loaded.sum() :]
+        gained = sizes[ahead].sum()
+        if gained + buffer.nbytes > budget:
+            if not is_over and gained < budget // _WORTH and len(rows) > len(buffer) // 2:
+                return np.zeros(len(ett), np.bool_)
+            self._keep(rows, slots, owners, kept)
+        return ahead
+
+    def _keep(self, rows: Rows, slots: Slots, owners: Slots, kept: Slots) -> None:
+        """Of the live rows of the prefetch buffer, and the windows that they are of, keep those of some."""
+        staying = np.isin(slots, kept)
+        self._counts.evictions += len(owners) - len(kept)
+        self._counts.unused_rows += int(np.count_nonzero(~staying))
+        kernels.mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
+        batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
+        self._prefetched.clear()
+        if batch is not None:
+            self._prefetched.append(batch, slots)
 
     @property
     def row_bytes(self) -> float:
