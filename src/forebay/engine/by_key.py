@@ -216,7 +216,7 @@ class ByKeyInstance(ABC):
         """Results of rows by their `WINDOW`: a position in ``bounds``, or a slot of the store."""
         index = self._store.index
         find: Callable[[Any], npt.NDArray[np.int64]] = index.windows if bounds is None else bounds.__getitem__
-        for batch in results(self._plan, rows, find, partial=self._incremental, merged=merged):
+        for batch in results(self._plan, rows, find, partial=self._incremental, merged=merged, mixed=True):
             self._count(rows_out=batch.num_rows)
             yield batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,14 @@ Bounds = Callable[[Times], npt.NDArray[np.int64]]
 
 
 def results(
-    plan: WindowPlan, rows: pl.DataFrame, bounds: Bounds, *, partial: bool, merged: bool = False, only: int | None = None
+    plan: WindowPlan,
+    rows: pl.DataFrame,
+    bounds: Bounds,
+    *,
+    partial: bool,
+    merged: bool = False,
+    only: int | None = None,
+    mixed: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Results of windows from their rows, or from partial aggregates.
 
@@ -42,9 +49,14 @@ def results(
         Whether there is one of them for each window and key already.
     only : int, optional
         All rows are of this window. The column is not needed then, except for a user's function.
+    mixed : bool
+        Whether rows of windows are in no order that another attempt at the micro-batch would give them, as it depends on
+        which of them were read ahead of time. Results are in the order of `WINDOW` then.
     """
     aggregation = plan.aggregation
     assert not isinstance(aggregation, Processor)
+    if mixed and not isinstance(aggregation, Aggregation):
+        rows = _in_order(rows)
     if not isinstance(aggregation, Aggregation):
         yield from aggregation.results(
             rows, list(plan.keys), WINDOW, lambda ids, columns: assemble(plan, bounds(ids), columns)
@@ -52,10 +64,18 @@ def results(
         return
     by = () if only is not None else (WINDOW,)
     groups = rows if merged else aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
+    if mixed:
+        groups = _in_order(groups)
     for some in portions(groups):
         windows = some[WINDOW].to_numpy() if by else np.full(some.height, only, np.int64)
         keys = [arrow.of(some[key]) for key in plan.keys]
         yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(some)])
+
+
+def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows by their windows, those of a window in the order that they have."""
+    windows = rows[WINDOW].to_numpy()
+    return rows if (windows[1:] >= windows[:-1]).all() else rows.sort(WINDOW, maintain_order=True)
 
 
 def assemble(plan: WindowPlan, bounds: npt.NDArray[np.int64], columns: list[pa.Array]) -> pa.RecordBatch:
@@ -69,6 +89,11 @@ def assemble(plan: WindowPlan, bounds: npt.NDArray[np.int64], columns: list[pa.A
             for array, field in zip(arrays, fields, strict=True)
         ]
         columns = [pa.StructArray.from_arrays(timed, fields=fields), *columns]
+    return conforming(columns, schema)
+
+
+def conforming(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Columns as a record batch of a schema, to whose types they are cast where they have others."""
     arrays = [
         column if column.type.equals(field.type) else column.cast(field.type)
         for column, field in zip(columns, schema, strict=True)
