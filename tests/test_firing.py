@@ -13,10 +13,11 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker.combining import combiner_of
+from forebay.spark.worker.pack import ends
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options
-from forebay.windows import AlignedWindows, Firing, SessionWindows
+from forebay.windows import TIME, AlignedWindows, CustomWindows, Firing, SessionWindows
 
 GAP = 25
 WINDOW = pa.struct([("start", pa.int64()), ("end", pa.int64())])
@@ -146,3 +147,52 @@ def test_equals_the_model(tmp_path, windows, pattern, every, lateness, accumulat
     assert instance.counters.rows_late == model.late
     assert panes > 20
     assert combined > 20 or pattern is Pattern.AUR or isinstance(windows, AlignedWindows)
+
+
+@pytest.mark.parametrize("pattern", [Pattern.AUR, Pattern.RMW])
+def test_the_order_of_results_does_not_depend_on_what_was_read_ahead(tmp_path, pattern):
+    """An attempt whose worker has kept the store gives what one gives that has opened it."""
+    schema = pa.schema([("window", WINDOW), ("k", pa.string()), *((a.label, a.result) for a in AGGREGATES[pattern])])
+    packed, aggregation = pa.schema([("k0", pa.string()), ("a0", pa.int64())]), Aggregation(("k0",), AGGREGATES[pattern])
+    options = Options(1 << 20, read_batch_ratio=0.3)
+    plan = WindowPlan(SessionWindows(), packed, ("k0",), aggregation, pattern, schema, options)
+    rows = [(100 * block + key, f"user {key}", block) for block in range(20) for key in range(10)]
+    random.Random(1).shuffle(rows)
+
+    def run(version, fired_until, watermark, rows=()):
+        instance = open_instance(plan, tmp_path / "0", version, fired_until)
+        if rows:
+            instance.ingest(batch_of(plan.windows, rows))
+        return instance, [row for batch in instance.fire(watermark) for row in batch.to_pylist()]
+
+    def committed(*arguments):
+        instance, _ = run(*arguments)
+        version = instance.commit()
+        instance.close()
+        return version
+
+    open_stores.clear()
+    version = committed(None, NEVER, -1, rows)
+    version = committed(version, -1, 25)  # it reads some windows ahead of time
+    instance, kept = run(version, 25, 1500)
+    assert instance.metrics.hits > 0 and instance.metrics.misses > 0
+    open_stores.clear()
+    instance, opened = run(version, 25, 1500)
+    assert instance.metrics.hits == 0
+    assert kept == opened and len(kept) > 100
+
+
+def test_a_window_that_never_ends_is_not_late(tmp_path):
+    last = np.iinfo(np.int64).max
+    windows = CustomWindows(lambda times: (times * 0, times * 0 + last))
+    schema = pa.schema([("window", WINDOW), ("k", pa.string()), ("n", pa.int64())])
+    packed, aggregation = pa.schema([("k0", pa.string()), ("a0", pa.int64())]), Aggregation(("k0",), (COUNT,))
+    plan = WindowPlan(windows, packed, ("k0",), aggregation, Pattern.RMW, schema, Options(1 << 20), Firing(10, 12, True))
+    instance = open_instance(plan, tmp_path / "0", None, NEVER)
+    times = pa.array([3, 4], pa.int64())
+    columns = {"k0": ["a", "a"], "a0": [1, 2], "high": [1, 1], "low": [1, 1], "start": [0, 0], "end": [last, last]}
+    instance.ingest(pa.record_batch(columns))
+    assert [row["n"] for batch in instance.fire(10) for row in batch.to_pylist()] == [2]
+    assert instance.counters.rows_late == 0
+    timed = pa.record_batch({TIME: times.cast(pa.timestamp("us", "UTC"))})
+    assert ends(timed, plan).tolist() == [last, last]

@@ -288,6 +288,18 @@ def test_rows_that_precede_others_are_shared(tmp_path):
     assert together.metrics.events < 20  # of 800: what the next row of each key needs, and a few beside
 
 
+def test_what_no_next_row_needs_goes_even_if_nothing_else_happens(tmp_path):
+    together, names = Shared(tmp_path), ["last half minute by shop"]
+    assert together.run(names, [(5, "ann", 1)], 10)[names[0]]
+    for watermark in range(11, 15):
+        assert not together.run(names, [], watermark)[names[0]]
+    before = together.version
+    for watermark in range(1000, 1004):
+        together.run(names, [], watermark)
+    assert together.version != before
+    assert together.metrics.events == 0
+
+
 def some_rows(chance, center, count=40):
     return [(center + chance.randrange(-50, 50), chance.choice(["ann", "bob"]), chance.randrange(9)) for _ in range(count)]
 

@@ -38,7 +38,7 @@ class PaneInstance(ByKeyInstance):
 
     def _take_part(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         rows, starts, ends = self._windows_of(batch)
-        open_ = ends + self._firing.allowed_lateness > self._fired_until
+        open_ = ends > self._fired_until - self._firing.allowed_lateness  # a window may end at the last time of all
         self._count_late(batch, rows, open_, partial=partial)
         if not open_.any():
             return

@@ -207,7 +207,7 @@ class SharedInstance:
         """Make the state of all patterns after this micro-batch the next version; the same one if nothing has changed."""
         base = self._stores.base
         version = base.version
-        if self.counters != base.counters or base.stale or self._stores.changed:
+        if self.counters != base.counters or base.stale or self._stores.have_changed:
             for each in self._running:
                 each.instance.commit(batch)
             version = self._stores.commit(self._needed, self._fired_until, self.counters, batch)

@@ -80,6 +80,11 @@ class SharedStores:
         self.changed = self._give_up()
         self._own = {member.id: self._opened(member) for member in plan.members}
 
+    @property
+    def have_changed(self) -> bool:
+        """Whether there is something to commit: a pattern has gone or come, or windows are others."""
+        return self.changed or any(isinstance(each, UnalignedStore) and each.changed for each in self._own.values())
+
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
         """Become another version, which another process has made; of key indexes only what has changed is read.
 

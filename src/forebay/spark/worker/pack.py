@@ -287,4 +287,5 @@ def ends(batch: pa.RecordBatch, plan: WindowPlan) -> Times:
         times = batch[END].cast(pa.int64()).to_numpy()
     elif isinstance(windows, CustomWindows):
         times = assigned(windows, times)[END].to_numpy()
-    return times + (plan.firing.allowed_lateness if plan.firing else 0)
+    lateness = plan.firing.allowed_lateness if plan.firing else 0
+    return np.minimum(times, np.iinfo(np.int64).max - lateness) + lateness
