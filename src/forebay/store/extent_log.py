@@ -240,7 +240,9 @@ class ExtentLog(Groups):
                 return _files(manifests.parse(archive.read(name), Path(name)))
 
             try:
-                archive.delete(collectable(archive.names(), files, safe, sparing=True))
+                there = archive.names()
+                if not {filenames.manifest(version) for version in kept}.isdisjoint(there):  # else it has older ones alone
+                    archive.delete(collectable(there, files, safe, sparing=True))
             except OSError as error:  # the version is safe: what is left over waits for the next time
                 _log.warning("what nobody needs any more cannot be deleted: %s", error)
 
