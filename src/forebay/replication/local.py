@@ -87,7 +87,7 @@ def _started(found: Path, disk: Path, application: Application) -> Peer:
     }
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(  # it outlives the task, the worker and the executor
-        [sys.executable, "-m", "forebay.replication.agent"],
+        [sys.executable, "-P", "-m", "forebay.replication.agent"],  # -P: it imports nothing from the directory it is in
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

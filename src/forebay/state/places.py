@@ -9,20 +9,22 @@ directory of the node is all there is.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
+import stat
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from forebay.errors import UnsupportedConfiguration
+from forebay.errors import StateDirectoryError, UnsupportedConfiguration
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.store.archive import Archive, MountedArchive, archive_at
-from forebay.store.disk import reported
+from forebay.store.disk import PRIVATE_DIRECTORY, reported
 
 DIRECTORY = "forebay"
 
@@ -122,7 +124,7 @@ class Place:
 
     def _node(self, what: str) -> Path:
         """A directory of this node and user alone."""
-        return self._disk / f"{DIRECTORY}-{what}-{os.getuid()}"
+        return _own(self._disk / f"{DIRECTORY}-{what}-{os.getuid()}")
 
     @property
     def _disk(self) -> Path:
@@ -131,6 +133,27 @@ class Place:
             return Path(self.local_directory)
         directory = Path((os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()).split(",")[0])
         return _outliving(directory) if self.durability == "replicas" else directory
+
+
+@functools.cache
+def _own(path: Path) -> Path:
+    """A directory that no other user can have put anything into, or can: it may lie where all users can write.
+
+    It is made, unless what is above it is missing yet.
+    """
+    try:
+        path.mkdir(mode=PRIVATE_DIRECTORY)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise StateDirectoryError(
+                f"{path} is not a directory that the user {os.getuid()} has and alone can write, so nothing in it can be "
+                "trusted. Remove it, or have its owner and its mode (700) put right; or name another directory with "
+                "spark.forebay.localDirectory."
+            ) from None
+    except OSError:
+        pass  # who writes there will be told
+    return path
 
 
 _OF_AN_EXECUTOR = re.compile("(blockmgr|executor|spark)-[0-9a-f-]{36}")
