@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark import TaskContext
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F
 import forebay as fb
 from clusters import MARK, Cluster
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.steering import Steering
+from forebay.spark.driver.steering import Executor, Steering
 
 SCHEMA = "ts timestamp, key long"
 FIRM = {"spark.locality.wait": "60s"}
@@ -349,3 +350,42 @@ def test_an_executor_is_warmed_though_the_rows_of_the_last_micro_batch_have_gone
         ]
     finally:
         query.stop()
+
+
+class Losing(Steering):
+    """A stand-in that has lost an executor, and loses another one while it is asked where the first one's partitions go."""
+
+    batch = 0
+
+    def __init__(self):
+        self.there, self.gone = frozenset("123"), []
+        self._query, self._closed, self._lock = SimpleNamespace(isActive=True), threading.Event(), threading.RLock()
+        self._told_of_joined, self._wanted, self._disturbed, self._before = [], {}, set(), {}
+
+    def executors(self):
+        return [Executor(each, f"host {each}", 1) for each in sorted(self.there)]
+
+    def _seen_alive(self):
+        return self.there
+
+    def _leaving(self, executors):
+        return frozenset()
+
+    def _report(self, partitions):
+        self.there = self.there - {"3"}
+
+    def _lost(self, executor):
+        self.gone.append(executor.id)
+        self.there = self.there - {"2"}
+
+
+def test_an_executor_that_is_lost_while_another_loss_is_dealt_with_is_noticed():
+    steering = Losing()
+    watching = threading.Thread(target=steering._look_after)
+    watching.start()
+    end = time.monotonic() + 10
+    while len(steering.gone) < 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    steering._closed.set()
+    watching.join(10)
+    assert steering.gone == ["3", "2"]

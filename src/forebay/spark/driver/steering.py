@@ -38,7 +38,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
@@ -124,7 +123,7 @@ class Steering:
         self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
-        self._lock = threading.RLock()  # of the three that follow
+        self._lock = threading.RLock()  # of the four that follow
         self._wanted: dict[int, Executor] = {}
         self._disturbed: set[int] = set()
         self._callbacks: list[OnLost] = []
@@ -288,7 +287,8 @@ class Steering:
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
-                    present = self._met({each.id: each for each in self.executors() if each.id in there}, present)
+                    known = present | {each.id: each for each in self.executors()}  # which may lack one that was there
+                    present = self._met({each: known[each] for each in there if each in known}, present)
                 before, batch = batch, self.batch
                 with self._lock:
                     if batch != before:
@@ -299,7 +299,7 @@ class Steering:
                 if batch != before:
                     self._before = self._where_others_are()
                 failed = False
-            except (Py4JError, OSError) as error:
+            except Exception as error:  # whatever it is, the thread goes on: there is no other one
                 if SparkContext._active_spark_context is None:
                     return
                 if not failed:  # it is tried again, and said once
