@@ -21,12 +21,12 @@ class Handovers:
 
     def __init__(self, executors):
         self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
-        self.agents = set(executors)
+        self.agents, self.at = set(executors), {}
         self.query = SimpleNamespace(id="query", isActive=True, lastProgress={"batchId": -1, "durationMs": {}})
         self.steering = SimpleNamespace(placement=dict, partitions=4)
 
     def usable(self):
-        return [Executor(each, f"127.0.0.{each}", 1) for each in self.executors]
+        return [Executor(each, f"127.0.0.{self.at.get(each, each)}", 1) for each in self.executors]
 
     def near(self, executors):
         return {}
@@ -72,7 +72,7 @@ def look(handovers):
 
 
 @pytest.mark.parametrize("acting", [True, False])
-def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, caplog):
+def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, caplog, monkeypatch):
     policies = Policies(handovers, None, acting=acting)
     handovers.agents, handovers.broken = {"1"}, {"2"}
 
@@ -91,9 +91,22 @@ def test_hosts_that_were_given_no_task_get_an_agent_once(handovers, acting, capl
     assert "no replicas can be held by the executor 2: they were lost" in caplog.text
     handovers.agents = {"1", "2"}
     enlist()
-    handovers.agents = {"1"}  # one that has fallen silent
+    handovers.agents = {"1"}  # one that has fallen silent: a commit of its host starts it again, if it has any
     enlist()
     assert handovers.readied == [{"2"}]
+    monkeypatch.setattr("forebay.spark.driver.policies.ENLISTED_SECONDS", 0.0)
+    enlist()
+    assert handovers.readied == [{"2"}, {"2"}]
+
+
+def test_an_executor_that_comes_after_another_one_of_its_host_has_an_agent_started(handovers):
+    policies = Policies(handovers, None, acting=False)
+    handovers.agents = {"1", "2"}
+    policies._look()
+    handovers.agents, handovers.executors[1], handovers.at = {"1"}, "3", {"3": "2"}  # the host was started again
+    policies._look()
+    policies._enlisting.join()
+    assert handovers.readied == [{"3"}]
 
 
 def test_a_host_that_cannot_have_an_agent_does_not_keep_others_from_having_one(handovers, caplog):

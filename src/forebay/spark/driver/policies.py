@@ -8,6 +8,7 @@ shows.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -30,6 +31,9 @@ SCALE_OUT, LEVELLING = "scale out", "load balancing"
 
 SECONDS = 0.5
 """Between two looks at the executors."""
+
+ENLISTED_SECONDS = 600.0
+"""An agent that does not start, or has gone, is started again only then, unless a task does it: that takes slots."""
 
 PUBLISHED_SECONDS = 5.0
 """What is shown to people is so old at most."""
@@ -59,7 +63,8 @@ class Policies:
         self._newcomers = Newcomers()
         self._overloads = Levelling()
         self._looked = -1
-        self._hosts: set[str] = set()
+        self._enlisted: dict[str, float] = {}
+        """When the host of an executor had an agent last, or was to get one."""
         self._claims: dict[str, threading.Thread] = {}
         self._enlisting: threading.Thread | None = None
         self._scaling: threading.Thread | None = None
@@ -108,11 +113,16 @@ class Policies:
             return
         if self._acting:  # those that join are brought up with their share
             executors = [each for each in executors if each.id in self._newcomers.served]
-        self._hosts |= self._handover.hosts()
-        idle = {each.id: address_of(each.host) for each in executors if address_of(each.host) not in self._hosts}
+        having, now = self._handover.hosts(), time.monotonic()
+        enlisted = {each.id: now for each in executors if address_of(each.host) in having}
+        idle = [each.id for each in executors if each.id not in enlisted and self._lacks_agent(each.id, now)]
+        self._enlisted |= enlisted | dict.fromkeys(idle, now)
         if idle:
-            self._hosts.update(idle.values())
             self._enlisting = _in_background(lambda: self._ready(idle))
+
+    def _lacks_agent(self, executor: str, now: float) -> bool:
+        """Whether an executor whose host has no agent is to get one there: its own tasks may be about to start one."""
+        return now - self._enlisted.get(executor, -math.inf) >= ENLISTED_SECONDS
 
     def _ready(self, executors: Collection[str]) -> None:
         for each in sorted(executors):
