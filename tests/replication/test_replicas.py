@@ -508,7 +508,7 @@ def test_a_host_without_room_is_left_out_and_comes_back_when_there_is_some(tmp_p
         full = append(store, *range(100_000))
         assert f"{full}.manifest" not in some.held(1)
         assert (some.safe / "forebay" / LAYOUT / "0-00000000" / f"{full}.manifest").exists()  # before Spark learns of it
-        wait_for(lambda: "gets no replicas for a while" in caplog.text and "File too large" in caplog.text)
+        wait_for(lambda: "gets no new replicas for a while" in caplog.text and "File too large" in caplog.text)
         assert values(some.open(0, full)) == sorted([1, *range(100_000)])
         resource.prlimit(some.pid(1), resource.RLIMIT_FSIZE, before)
         later = append(store, 2)

@@ -60,6 +60,7 @@ def assign(
     replicas: int,
     current: Mapping[Unit, list[str]],
     *,
+    keeping: Collection[str] = (),
     level: bool = True,
 ) -> dict[Unit, list[str]]:
     """The group of each unit of state.
@@ -81,6 +82,8 @@ def assign(
         How many hosts a group has, if there are enough.
     current : mapping
         The groups so far.
+    keeping : collection of str
+        Further hosts, which keep the replicas that they have and get no others.
     level : bool
         Whether members may change for no other reason than that hosts have more and less.
 
@@ -92,9 +95,11 @@ def assign(
     {0: ['b'], 1: ['b'], 2: ['b']}
     >>> assign({0: 10, 1: 10}, {0: "a", 1: "a"}, ["a", "b", "c"], 1, {0: ["b"], 1: ["b"]})
     {0: ['c'], 1: ['b']}
+    >>> assign({0: 10, 1: 10}, {0: "a", 1: "a"}, ["a", "c"], 1, {0: ["b"]}, keeping=["b"])
+    {0: ['b'], 1: ['c']}
     """
     groups: dict[Unit, list[str]] = {}
-    load = dict.fromkeys(sorted(hosts), 0)
+    load = dict.fromkeys(sorted({*hosts, *keeping}), 0)
     together: Counter[tuple[str | None, str]] = Counter()
     order = sorted(sizes, key=lambda unit: -sizes[unit])
     for unit in order:
@@ -106,7 +111,7 @@ def assign(
     for unit in order:
         group, origin = groups[unit], origins.get(unit)
         while len(group) < replicas:
-            free = [(together[origin, host], load[host], host) for host in load if host not in group and host != origin]
+            free = [(together[origin, host], load[host], host) for host in hosts if host not in (*group, origin)]
             if not free:
                 break
             _, _, least = min(free)
@@ -114,7 +119,7 @@ def assign(
             load[least] += sizes[unit] + 1
             together[origin, least] += sizes[unit] + 1
     if level:
-        _level(groups, sizes, origins, load, together)
+        _level(groups, sizes, origins, {host: load[host] for host in sorted(hosts)}, together)
     return {unit: groups[unit] for unit in sizes}
 
 

@@ -24,12 +24,14 @@ from forebay.store.filenames import Version
 LOST_SECONDS = 5.0
 """A host whose agent has said nothing for so long is lost."""
 
-SHUNNED_SECONDS = 30.0
-"""A host that could not take a replica gets none for so long."""
+SHUNNED_SECONDS = 25.0
+"""A host that could not take a version gets no new replicas for so long. In that time hosts try it once more."""
+
+PATIENT_SECONDS = 30.0
+"""It loses those that it keeps only then, and if it could not take another version meanwhile."""
 
 REPAIR_SECONDS = 15.0
-"""After a host was lost, or could not be reached, new ones get replicas only then: its partitions come first, and it may
-come back."""
+"""After a host was lost, new ones get replicas only then: its partitions come first, and it may come back."""
 
 SETTLING_SECONDS = 60.0
 """Replicas are levelled only so long after a host has joined, or a partition was on its way to one: partitions go first."""
@@ -39,6 +41,9 @@ STARTING_SECONDS = 15.0
 
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
+
+_PAUSE_SECONDS = 2.0
+"""Longer than it takes until some agent tells something again."""
 
 _PLANNED_SECONDS = 0.5
 _KEPT_VERSIONS = 8
@@ -115,8 +120,10 @@ class Manager(Service):
         self._origins: dict[Unit, str] = {}
         self._sizes = groups.Sizes[Unit]()
         self._guests: dict[Unit, Counter[str]] = {}
-        self._shunned: dict[str, float] = {}
+        self._shunned: dict[str, tuple[float, float]] = {}
+        """Since when, and until when."""
         self._planned = 0.0
+        self._looked = self._heard = 0.0
         self._began = float("inf")
         self._repaired = self._settled = 0.0
         self._ending: tuple[float, float] | None = None
@@ -159,14 +166,14 @@ class Manager(Service):
     def invite(self, query: str, partition: int, host: str) -> None:
         """Have a host keep a replica of a partition until it is dismissed as often, beside the replica group."""
         with self._lock:
-            self._guests.setdefault((query, partition), Counter())[self._address(host)] += 1
+            self._address(host)  # it is known
+            self._guests.setdefault((query, partition), Counter())[host] += 1
             self._planned = 0.0
 
     def dismiss(self, query: str, partition: int, host: str) -> None:
-        """Undo `invite`; a host that is lost by now was dismissed with that."""
+        """Undo `invite`, whether the host is lost by now or not."""
         with self._lock:
-            gone = {address for address, known in self._hosts.items() if host in (known.name, address)}
-            self._guests[query, partition] = self._guests.get((query, partition), Counter()) - Counter(gone)
+            self._guests[query, partition] = self._guests.get((query, partition), Counter()) - Counter([host])
             self._settled, self._planned = time.monotonic() + SETTLING_SECONDS, 0.0
 
     def caught_up(self, query: str, partition: int, host: str) -> bool:
@@ -241,9 +248,8 @@ class Manager(Service):
             self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
             for failed, reason in failures.items():
                 if failed in self._hosts and failed not in self._shunned:
-                    _log.warning("the host %s gets no replicas for a while: %s", self._hosts[failed].name, reason)
-                    self._repaired = now + REPAIR_SECONDS
-                self._shunned[failed] = now + SHUNNED_SECONDS
+                    _log.warning("the host %s gets no new replicas for a while: %s", self._hosts[failed].name, reason)
+                self._shunned[failed] = self._shunned.get(failed, (now, now))[0], now + SHUNNED_SECONDS
                 self._planned = 0.0
             self._plan()
             return {**self._duties(address), "queries": self._queries.archives(), "ending": self._may_end()}
@@ -256,7 +262,8 @@ class Manager(Service):
             sizes = dict.fromkeys([*self._groups, unit], 0)
             current = self._groups | {unit: self._preferred(unit, self._units().get(unit))}
             origins = self._origins | {unit: address}
-            chosen = groups.assign(sizes, origins, self._able(), self.replicas, current, level=False)
+            keeping = self._keeping(time.monotonic())
+            chosen = groups.assign(sizes, origins, self._able(), self.replicas, current, keeping=keeping, level=False)
             return {"members": chosen[unit]}
 
     def _holders(self, instance: str) -> dict[str, Any]:
@@ -296,8 +303,8 @@ class Manager(Service):
             return
         self._planned = now
         self._forget_queries(now)
-        self._shunned = {address: until for address, until in self._shunned.items() if until > now}
-        able = self._able()
+        self._shunned = {address: times for address, times in self._shunned.items() if times[1] > now}
+        able, keeping = self._able(), self._keeping(now)
         if self._hosts and len(self._hosts) <= self.replicas and not self._warned and now > self._began + LOST_SECONDS:
             self._warned = True
             _log.warning(
@@ -315,8 +322,11 @@ class Manager(Service):
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
-        level = now >= max(self._repaired, self._settled) and not any(self._guests.values())
-        before, self._targets = self._targets, groups.assign(sizes, origins, able, self.replicas, current, level=level)
+        level = now >= max(self._repaired, self._settled) and not keeping and not any(self._guests.values())
+        before, self._targets = (
+            self._targets,
+            groups.assign(sizes, origins, able, self.replicas, current, keeping=keeping, level=level),
+        )
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
@@ -326,7 +336,12 @@ class Manager(Service):
             if {*target} - {*before.get(unit, ())}:
                 names = ", ".join(self._hosts[each].name for each in target)
                 _log.info("replicas of partition %d, which %s runs: %s", unit[1], self._hosts[origins[unit]].name, names)
-            guests = [address for address in self._guests.get(unit, ()) if address in self._hosts and address not in target]
+            invited = self._guests.get(unit, Counter())  # a host may have another agent, with another address, by now
+            guests = [
+                address
+                for address, host in self._hosts.items()
+                if (host.name in invited or address in invited) and address not in target
+            ]
             arriving = [address for address in target if not copies.kept_by(address)]
             leaving = [
                 address
@@ -365,7 +380,14 @@ class Manager(Service):
 
     def _able(self) -> list[str]:
         """Agents that can take replicas."""
-        return [address for address, host in self._hosts.items() if address not in self._shunned and host.free >= LEAST_FREE]
+        return [address for address in self._roomy() if address not in self._shunned]
+
+    def _keeping(self, now: float) -> list[str]:
+        """Agents that could not take a version of late, and have not been given up."""
+        return [each for each in self._roomy() if each in self._shunned and now < self._shunned[each][0] + PATIENT_SECONDS]
+
+    def _roomy(self) -> list[str]:
+        return [address for address, host in self._hosts.items() if host.free >= LEAST_FREE]
 
     def _forget_queries(self, now: float) -> None:
         """Let go of queries that have ended long ago, once all is uploaded."""
@@ -378,18 +400,20 @@ class Manager(Service):
 
     def _forget_lost(self) -> None:
         now = time.monotonic()
-        for address in [address for address, host in self._hosts.items() if now - host.seen > LOST_SECONDS]:
+        if now - self._looked > _PAUSE_SECONDS:  # this process has stood still: what agents have told waits to be heard
+            self._heard = now
+        self._looked = now
+        silent = [each for each, host in self._hosts.items() if now - max(host.seen, self._heard) > LOST_SECONDS]
+        for address in silent:
             self._lost_some = True
             self._repaired = now + REPAIR_SECONDS
             _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
             self._forget(address)
 
     def _forget(self, address: str) -> None:
-        """A host is lost, and no guest any more: if it comes back, nobody would dismiss it."""
+        """A host is lost, or its agent: it may have another one soon."""
         self._hosts.pop(address, None)
         self._planned = 0.0
-        for guests in self._guests.values():
-            guests.pop(address, None)
 
     def _units(self) -> dict[Unit, Copies]:
         """The partitions of the queries that are known, as far as any host holds something of them."""
