@@ -13,6 +13,7 @@ from streams import assert_same, generate, oracle
 
 import forebay as fb
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
+from forebay.spark.driver import dedupe as dedupe_module
 from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
 from forebay.state.layout import Location, evolves, record, settled_history
@@ -401,6 +402,27 @@ def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tm
         assert "LayoutChanged: the state in" in str(caught.value)
         assert named in str(caught.value)
     assert fb.progress(run(query(fb.sum("i"), fb.sum("dec")), tmp_path)).rowsIn > 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("begun", ["now", "before the event time was told"])
+def test_the_event_time_of_a_duplicate_stays_the_same(growing, tmp_path, monkeypatch, begun):
+    def query(time):
+        rows = growing.streaming(wide=True).select("u", F.col("ts").alias(time))
+        return fb.dedupe(rows, "u", within="1 hour")
+
+    growing.grow(0)
+    with monkeypatch.context() as earlier:
+        if begun != "now":
+            earlier.setattr(dedupe_module, "Windowing", lambda *told, event_time: planner.Windowing(*told))
+        run(query("one"), tmp_path)
+    growing.grow(1)
+    if begun == "now":
+        with pytest.raises(StreamingQueryException, match="eventTime: the checkpoint has one, the query now has two"):
+            run(query("two"), tmp_path)
+    run(query("one"), tmp_path)
+    keys = growing.spark.read.parquet(str(tmp_path / "out")).select("u")
+    assert keys.count() == keys.distinct().count() > 100
 
 
 def test_what_differs_is_named_as_it_is_set(tmp_path):

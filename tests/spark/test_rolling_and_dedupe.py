@@ -120,6 +120,33 @@ def test_windows_over_what_was_kept(stream, tmp_path):
     assert found.items() <= expected.items()
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_columns_that_are_no_keys_may_have_any_type(stream, tmp_path, streaming):
+    """They are not kept in state."""
+    beside = [
+        "map('i', i) AS headers",
+        "named_struct('m', map(1, array(i))) AS nested",
+        "collate(k_string, 'UTF8_LCASE') AS word",
+        "parse_json(string(i)) AS json",
+    ]
+    df = (stream.streaming("20 seconds") if streaming else stream.static).selectExpr("ts", "u", "i", *beside)
+    df = df.where("ts is not null") if streaming else df
+    kept = fb.dedupe(df, "u", within="1 hour")
+    assert kept.schema.simpleString() == df.schema.simpleString()
+    if not streaming:
+        found = kept.collect()
+    else:
+        batches, _ = run(kept, tmp_path)
+        found = [row for each in batches.values() for row in each.collect()]
+    assert len(found) > 50
+    for row in found:
+        assert row.headers == {"i": row.i} and row.nested.m == {1: [row.i]} and (row.json and row.json.toPython()) == row.i
+    with pytest.raises(UnsupportedType, match="headers is a map<string,int>"):
+        fb.dedupe(df, "headers", within="1 hour")
+    with pytest.raises(UnsupportedType, match="month is a interval month, which Spark cannot hand to Python"):
+        fb.dedupe(df.selectExpr("*", "interval '1' month AS month"), "u", within="1 hour")
+
+
 def test_a_batch_is_deduplicated_by_key(stream):
     kept = fb.dedupe(stream.static, "key", within="1 second")
     assert kept.count() == stream.static.select("key").distinct().count()

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.plan import WindowPlan
+from forebay.engine.results import conforming
 from forebay.windows import END, HIGH, LOW, START
 
 
@@ -35,7 +36,7 @@ class DedupeInstance(ByKeyInstance):
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         for batch in self._fresh:
             self._count(rows_out=batch.num_rows)
-            yield batch.rename_columns(self._plan.schema.names).cast(self._plan.schema)
+            yield conforming(batch.columns, self._plan.schema)
         self._fresh.clear()
         forgotten = self._store.index.due_by_estimate(watermark)
         self._store.remove(forgotten)

@@ -52,7 +52,10 @@ _ABSENT = {"outputMode": "append"}
 SPREAD = "spread"
 """What a layout has if virtual nodes take turns at windows, where there are no keys to tell rows apart."""
 
-_ADDED = (KIND, IDENTITY, SPREAD)
+EVENT_TIME = "eventTime"
+"""What a layout has for the column of the event time, where its windows do not name it."""
+
+_ADDED = (KIND, IDENTITY, SPREAD, EVENT_TIME)
 """Layouts that state was begun with before there were these do not have them."""
 
 _KEPT = (IDENTITY, SPREAD, INSTANCES)
@@ -201,9 +204,10 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
 
 def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     """The error for state of a layout under a query that now has another one."""
+    told = {*before, *layout} - {*_ADDED} | ({EVENT_TIME} & before.keys())
     differences = "".join(
         _difference(name, before.get(name), layout.get(name))
-        for name in sorted({*before, *layout} - {*_ADDED})
+        for name in sorted(told)
         if before.get(name) != layout.get(name)
     )
     distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]

@@ -185,8 +185,9 @@ def bind_call(
     )
     if df.isStreaming:
         require_alike(df, "keys", [key.text for key in told], key_columns)
+    unsaid = text_of(time) if isinstance(window, CustomWindow) else None
     return Call(
-        Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout),
+        Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout, unsaid),
         told,
         {TIME: time, **assignment.columns},
         aggregation,

@@ -14,7 +14,7 @@ from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.columns import interval, keys_of, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
-from forebay.spark.driver.inputs import nullable_within, require_supported
+from forebay.spark.driver.inputs import nullable_within, require_carried, require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.vehicle import run
 from forebay.windows import END, TIME, FirstRows
@@ -78,13 +78,15 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
         fields = df.select(*columns).schema.fields
         if df.isStreaming:
             time = time_of(df, None)
-    for field in (*fields, *df.schema.fields):
+    for field in fields:
         require_supported(field.dataType, field.name)
+    for field in df.schema.fields:
+        require_carried(field.dataType, field.name)
     rows = [F.col(quoted(name)).alias(f"a{place}") for place, name in enumerate(df.columns)]
     bound = planned(
         df,
         conf,
-        Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)"),
+        Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)", event_time=text_of(time)),
         [Key(text_of(column), column, field.dataType) for column, field in zip(columns, fields, strict=True)],
         {TIME: time, END: time + interval(duration)},
         rows,

@@ -17,7 +17,7 @@ from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import seconds
 from forebay.spark.driver.inputs import identity
-from forebay.state.layout import INSTANCES, SPREAD, VNODES, Layout
+from forebay.state.layout import EVENT_TIME, INSTANCES, SPREAD, VNODES, Layout
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, Windows
 
 if TYPE_CHECKING:
@@ -44,13 +44,17 @@ class BoundOperator:
 
 @dataclass(frozen=True)
 class Windowing:
-    """The windows of an operator: what the engine knows of them, their kind, and how they are shown and compared."""
+    """The windows of an operator: what the engine knows of them, their kind, and how they are shown and compared.
+
+    ``event_time`` is how the event time is shown where ``text`` does not say it.
+    """
 
     windows: Windows
     kind: str
     text: str
     firing: Firing | None = None
     idle_timeout: int | None = None
+    event_time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ def planned(
         "window": windowing.text,
         **({} if firing is None else {"firing": _told(firing)}),
         **({} if idle_timeout is None else {"time": "the wall clock's when idle"}),
+        **({} if windowing.event_time is None else {EVENT_TIME: windowing.event_time}),
         "keys": [f"{key.text} {key.kind.simpleString()}" for key in keys],
         "aggregates": {text: dict(columns) for text, columns in reads.items()},
         "pattern": choice.pattern.name,
