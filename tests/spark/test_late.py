@@ -9,7 +9,9 @@ from pyspark.sql import functions as F
 from streams import generate
 
 import forebay as fb
-from forebay.errors import InvalidArgument
+from forebay.errors import InvalidArgument, UnsupportedConfiguration
+from forebay.spark.driver import late as late_module
+from forebay.spark.driver.plans import uppermost
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +115,20 @@ def test_of_what_has_no_late_rows(spark, source, tmp_path):
     with pytest.raises(InvalidArgument, match="'late_by' already"):
         renamed = source.static.withColumn("late_by", F.lit(1))
         fb.late(fb.groupBy(renamed, fb.window("ts", "10 seconds")).agg(fb.count("*")))
+
+
+def test_what_cannot_have_late_rows(source, tmp_path):
+    with pytest.raises(UnsupportedConfiguration, match=r"late\(\) got a builtins.str"):
+        fb.late("counts")
+
+
+def test_batch_dataframes_are_not_kept_from_being_forgotten(spark, source):
+    """They may be micro-batches, whose rows Spark would keep."""
+    results = fb.groupBy(source.static, fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
+    (column,) = uppermost(str(results._jdf.queryExecution().analyzed().toString()))
+    known, _ = late_module._operators[column]
+    assert known == source.static.schema
+    assert fb.late(results).schema.fields[:-1] == source.static.schema.fields
 
 
 @pytest.mark.thorough

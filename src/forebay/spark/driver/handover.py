@@ -77,6 +77,7 @@ def handover(query: StreamingQuery) -> Handover:
     [(0, 'driver'), (1, 'driver')]
     >>> query.stop()
     """
+    queries.require_query("handover()", query)
     if not query.isActive:
         raise InvalidArgument(
             f"fb.handover got the query {query.name or query.id}, which is not running. State is handed over between the "

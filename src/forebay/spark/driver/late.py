@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis
 from forebay.spark.driver.columns import quoted
+from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.plans import uppermost
 from forebay.spark.worker import stages
 from forebay.spark.worker.clock import Clock, clock_of
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 LATE_BY = "late_by"
 
-_operators: OrderedDict[str, tuple[DataFrame, BoundOperator]] = OrderedDict()
-"""The inputs and the operators of results, by the column of blobs that is in their plans; the newest ones."""
+_operators: OrderedDict[str, tuple[DataFrame | T.StructType, BoundOperator]] = OrderedDict()
+"""The inputs and the operators of results, by the column of blobs that is in their plans; the newest ones.
+
+Of a batch DataFrame there is only the schema: it may be a micro-batch, whose rows Spark would keep as long as it is known.
+"""
 
 _REMEMBERED = 100
 """So many operators, as each keeps its input from being forgotten."""
@@ -78,6 +82,7 @@ def late(results: DataFrame) -> DataFrame:
     ...     batch.unpersist()
     >>> writer = both.writeStream.foreachBatch(write)  # .option("checkpointLocation", ...).start()
     """
+    require_classic("late()", results)
     found = [column for column in uppermost(_plan(results)) if not column.startswith(_MARKED)]
     if len(found) != 1:
         raise InvalidArgument(
@@ -89,7 +94,8 @@ def late(results: DataFrame) -> DataFrame:
             f"late() knows the newest {_REMEMBERED} operators of this session, and the one of these results is not among "
             "them; call late() sooner after it"
         )
-    df, bound = _operators[found[0]]
+    known, bound = _operators[found[0]]
+    df = results.sparkSession.createDataFrame([], known) if isinstance(known, T.StructType) else known
     if isinstance(bound.plan.windows, SharedWindows):
         raise InvalidArgument(
             "late() cannot tell what an operator of several patterns drops: an event may be late for one and in time for "
@@ -104,19 +110,22 @@ def late(results: DataFrame) -> DataFrame:
         fields = df.select(*columns).schema.fields
     if LATE_BY in (field.name.lower() for field in fields):
         raise InvalidArgument(f"the rows have a column {LATE_BY!r} already; rename it before they reach the operator")
+    if not df.isStreaming:  # nothing is late in it
+        return df.select(*columns, F.lit(None).cast(T.DayTimeIntervalType()).alias(LATE_BY))
     schema = T.StructType([*fields, T.StructField(LATE_BY, T.DayTimeIntervalType())])
     numbered = [f"c{place}" for place in range(len(columns))]
     placed = df.select(*bound.projection, *(column.alias(name) for column, name in zip(columns, numbered, strict=True)))
     times = [name for name in (TIME, END) if name in placed.columns]
     nested = placed.select(*times, *numbered).mapInArrow(
-        stages.only_late(Shipped(bound.plan), schema.names, _MARKED, streaming=df.isStreaming), _nested(schema)
+        stages.only_late(Shipped(bound.plan), schema.names, _MARKED), _nested(schema)
     )
     return nested.select(f"{_MARKED}.*")
 
 
 def remember(results: DataFrame, df: DataFrame, bound: BoundOperator) -> DataFrame:
     """Note what the results of an operator are made of; the results."""
-    _operators.update((column, (df, bound)) for column in uppermost(_plan(results)))
+    known = df if df.isStreaming else df.schema
+    _operators.update((column, (known, bound)) for column in uppermost(_plan(results)))
     while len(_operators) > _REMEMBERED:
         _operators.popitem(last=False)
     return results

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import logging
 import weakref
@@ -54,7 +55,8 @@ _STILL = 10
 _runs: dict[str, str] = {}
 """The runs of queries, of whatever session, that have not ended."""
 
-_watched: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+_watched: weakref.WeakKeyDictionary[SparkSession, StreamingQueryListener] = weakref.WeakKeyDictionary()
+"""The sessions whose queries are prepared, and what does that."""
 
 
 def watch(session: SparkSession) -> None:
@@ -62,8 +64,8 @@ def watch(session: SparkSession) -> None:
     if session not in _watched:
         listener = _Listener(session)
         session.streams.addListener(listener)
-        atexit.register(_unwatch, weakref.ref(session), listener)
-        _watched.add(session)
+        _watched[session] = listener
+        _unwatch_at_exit()
 
 
 class _Listener(StreamingQueryListener):
@@ -324,10 +326,15 @@ def _state_partitions(execution: Any) -> int:
     return logs.partitions(logs.begun) or int(execution.sparkSessionForStream().conf().get("spark.sql.shuffle.partitions"))
 
 
-def _unwatch(session: weakref.ref[SparkSession], listener: StreamingQueryListener) -> None:
-    """Leave the session before the interpreter does, and let calls under way end, or Spark would call what is gone."""
-    alive = session()
-    if alive is not None and alive.sparkContext._jsc is not None:
-        alive.streams.removeListener(listener)
-        with contextlib.suppress(Py4JError):  # a bus that is not empty in time only means a message in the log
-            alive.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(2000)
+@functools.cache
+def _unwatch_at_exit() -> None:
+    atexit.register(_unwatch)
+
+
+def _unwatch() -> None:
+    """Leave sessions before the interpreter does, and let calls under way end, or Spark would call what is gone."""
+    for session, listener in list(_watched.items()):
+        if session.sparkContext._jsc is not None:
+            session.streams.removeListener(listener)
+            with contextlib.suppress(Py4JError):  # a bus that is not empty in time only means a message in the log
+                session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(2000)

@@ -15,6 +15,7 @@ from pyspark import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
+from forebay.spark.driver.query import require_query
 from forebay.spark.driver.tally import Opened, Tally, Worked
 from forebay.spark.worker.vnodes import partition_of
 
@@ -94,6 +95,7 @@ def recentMetrics(query: StreamingQuery) -> list[dict[str, Any]]:
     >>> first["batchId"], first["operators"][0]["rowsIn"]
     (0, 10)
     """
+    require_query("recentMetrics()", query)
     return _recent(str(query.id))
 
 

@@ -9,7 +9,7 @@ from pyspark.sql.streaming import StreamingQuery
 from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.spark.driver import replicas
 from forebay.spark.driver.handover import handover
-from forebay.spark.driver.query import MARK, execution, plan_of, root_of
+from forebay.spark.driver.query import MARK, execution, plan_of, require_query, root_of
 from forebay.state.places import local_path
 from forebay.store.manifest import Counters
 
@@ -101,10 +101,7 @@ def progress(query: StreamingQuery) -> Progress:
 
 def _require_operators(query: StreamingQuery) -> None:
     """`InvalidArgument` unless a query has an operator of which there is something to say."""
-    if not isinstance(query, StreamingQuery):
-        raise InvalidArgument(
-            f"progress() got {query!r}; it takes a query that was started, as writeStream...start() gives it"
-        )
+    require_query("progress()", query)
     if not MARK.search(plan_of(query)):
         raise InvalidArgument(
             f"the query {query.name or query.id} has no operator of forebay that keeps state, so nothing is known of its "

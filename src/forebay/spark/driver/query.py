@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.access_patterns import Choice
+from forebay.errors import InvalidArgument
 from forebay.spark.worker.clock import Clock
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout
@@ -37,20 +39,34 @@ class Planned:
 
 
 _planned: dict[str, Planned] = {}
+"""Operators over streams, by the names that marks have."""
+
+_batches: OrderedDict[str, Planned] = OrderedDict()
+"""Operators over batch DataFrames, the newest ones: ``foreachBatch`` may make another one in each micro-batch."""
+
+_REMEMBERED = 1000
+"""So many of those."""
 
 
 def note(planned: Planned) -> str:
     """The name of the output column of an operator over a stream."""
-    return f"forebay_{_noted(planned)}"
+    name = _name(planned)
+    _planned[name] = planned
+    return f"forebay_{name}"
 
 
 def note_batch(planned: Planned) -> str:
     """The name of the output column of an operator over a batch DataFrame, which has no state that lasts."""
-    return f"forebay_batch_{_noted(planned)}"
+    name = _name(planned)
+    _batches[name] = planned
+    _batches.move_to_end(name)
+    if len(_batches) > _REMEMBERED:
+        _batches.popitem(last=False)
+    return f"forebay_batch_{name}"
 
 
-def _noted(planned: Planned) -> str:
-    name = layouts.layout_id(
+def _name(planned: Planned) -> str:
+    return layouts.layout_id(
         {
             **planned.layout,
             "place": repr(planned.place),
@@ -59,14 +75,21 @@ def _noted(planned: Planned) -> str:
             "conditions": planned.conditions,
         }
     )
-    _planned[name] = planned
-    return name
 
 
 def operators(plan: str, *, batch: bool = False) -> list[Planned]:
     """The forebay operators over streams in a plan's text; with ``batch`` those over batch DataFrames too."""
+    known = {**_batches, **_planned} if batch else _planned
     names = (_ANY_MARK if batch else MARK).findall(plan)
-    return [_planned[name] for name in dict.fromkeys(names) if name in _planned]
+    return [known[name] for name in dict.fromkeys(names) if name in known]
+
+
+def require_query(caller: str, query: object) -> None:
+    """`InvalidArgument` unless a call got a query that was started."""
+    if not isinstance(query, StreamingQuery):
+        raise InvalidArgument(
+            f"{caller} got {query!r}; it takes a query that was started, as writeStream...start() gives it"
+        )
 
 
 def plan_of(query: StreamingQuery) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import weakref
 
 from pyspark.sql import SparkSession
 
@@ -34,16 +33,15 @@ SETTINGS = (
 )
 """All settings there are, without their prefix."""
 
-_warned: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
-"""The names of which a session has been warned."""
+_warned: set[str] = set()
+"""The names that have been warned of, in whatever session: each micro-batch of ``foreachBatch`` has one of its own."""
 
 
 def warn_of_unknown(session: SparkSession) -> None:
-    """A warning of each name under our prefix that is no setting, once for each session."""
+    """A warning of each name under our prefix that is no setting, once."""
     set_ = {name for name in session.conf.getAll if name.startswith(PREFIX) and not name.startswith(INTERNAL)}
-    warned = _warned.setdefault(session, set())
-    for name in sorted(set_ - {PREFIX + setting for setting in SETTINGS} - warned):
-        warned.add(name)
+    for name in sorted(set_ - {PREFIX + setting for setting in SETTINGS} - _warned):
+        _warned.add(name)
         nearest = _nearest(name.removeprefix(PREFIX))
         advice = f"Did you mean {PREFIX}{nearest}?" if nearest else f"The settings are {', '.join(SETTINGS)}."
         _log.warning("%s is no setting of forebay, so it has no effect. %s", name, advice)

@@ -141,12 +141,12 @@ def _by_place(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.rename_columns([f"c{place}" for place in range(batch.num_columns)])
 
 
-def only_late(plan: Shipped, names: list[str], column: str, *, streaming: bool) -> ArrowMap:
-    """The rows that come too late for a plan: structs of their columns ``c0, c1, ...`` and by how much, under ``names``."""
+def only_late(plan: Shipped, names: list[str], column: str) -> ArrowMap:
+    """The rows of a stream that come too late for a plan, as structs of their columns and by how much."""
 
     def filtered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         batch = startup.local_property("streaming.sql.batchId")
-        fired_until = task.watermark(int(batch) - 1) if streaming and batch else None
+        fired_until = task.watermark(int(batch) - 1) if batch else None
         if fired_until is None:
             return
         loaded = plan.load()
