@@ -145,6 +145,12 @@ def test_values_of_any_kind_are_counted_with_null_and_nan():
         (lambda: fb.hll_sketch_agg("x", lgConfigK="12"), "lgConfigK='12'; it must be a number of Python"),
         (lambda: fb.approx_percentile("x", "0.5"), "percentage='0.5'; it must be a number of Python"),
         (lambda: fb.percentile("x", [0.5, None]), "percentage=None; it must be a number of Python"),
+        (lambda: fb.count_min_sketch("x", 0.1, 0.9, None), "seed=None; it must be a number of Python"),
+        (lambda: fb.count_min_sketch("x", 0.1, 0.9, 1.5), "seed=1.5; it is a whole number"),
+        (lambda: fb.approx_count_distinct("x", 0), "rsd=0; it is above 0"),
+        (lambda: fb.approx_count_distinct("x", "0.05"), "rsd='0.05'; it must be a number of Python"),
+        (lambda: fb.first("x", ignorenulls=1), "ignorenulls=1; it is True or False"),
+        (lambda: fb.mode("x", deterministic="yes"), "deterministic='yes'; it is True or False"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(make, named):
@@ -157,6 +163,26 @@ def test_numbers_may_be_those_of_numpy():
     assert made == {"percentage": [0.0, 0.5, 1.0], "accuracy": 100}
     assert {type(each) for each in (*made["percentage"], made["accuracy"])} == {float, int}
     assert fb.percentile("x", range(2)).options["percentage"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "largest"),
+    [
+        (pa.int64(), 2**63 - 1),
+        (pa.int8(), 127),
+        (pa.decimal128(38, 0), None),
+    ],
+    ids=str,
+)
+def test_the_largest_value_is_a_percentile(kind, largest):
+    values = [1, largest or 10**38 - 1]
+    percentile = bound("approx_percentile", pa.float64(), kind, k=200, percentage=0.9)
+    several = bound("approx_percentile", pa.float64(), pa.list_(kind), k=200, percentage=[0.1, 0.9])
+    aggregation, partials = merged_in_parts(percentile, pl.DataFrame({"k": [0, 0], "x": list(map(float, values))}), 1)
+    (found,) = aggregation.finish(partials)[0].to_pylist()
+    assert found == largest or (largest is None and found > 0.99 * 10**38)
+    aggregation, partials = merged_in_parts(several, pl.DataFrame({"k": [0, 0], "x": list(map(float, values))}), 1)
+    assert aggregation.finish(partials)[0].to_pylist() == [[1, found]]
 
 
 LISTS = pa.list_(pa.int64())

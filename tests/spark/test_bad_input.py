@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import forebay as fb
@@ -504,15 +505,34 @@ def test_settings_of_the_stores(df, spark, setting, value, message):
         spark.conf.unset(f"spark.forebay.{setting}")
 
 
+def test_names_of_aliases_and_hidden_columns(spark, tmp_path):
+    rows = spark.sql("SELECT timestamp '2024-01-01 00:00:01' ts, 1 x")
+    joined = rows.alias("a").join(rows.alias("b"), F.expr("a.x = b.x"))
+    found = fb.groupBy(joined, fb.window("a.ts", "1 hour"), "b.x").agg(fb.count("a.x").alias("n"))
+    assert found.columns == ["window", "x", "n"] and [row.n for row in found.collect()] == [1]
+    rows.write.parquet(str(tmp_path / "files"))
+    files = spark.read.parquet(str(tmp_path / "files"))
+    by_file = fb.groupBy(files, fb.window("ts", "1 hour"), "_metadata.file_name").agg(fb.count("*"))
+    assert by_file.columns[1] == "file_name" and by_file.count() == 1
+    with pytest.raises(UnknownColumn, match=r"there is no column 'c\.x'"):
+        fb.groupBy(joined, fb.window("a.ts", "1 hour"), "c.x").agg(fb.count("*"))
+
+
+def test_what_is_no_query(df):
+    for call, name in ((fb.recentMetrics, "recentMetrics"), (fb.progress, "progress"), (fb.handover, "handover")):
+        with pytest.raises(InvalidArgument, match=rf"{name}\(\) got DataFrame\[.*; it takes a query that was started"):
+            call(df)
+
+
 def test_a_name_that_is_no_setting_is_warned_of_once(spark, df, monkeypatch, caplog):
-    monkeypatch.setattr(unknown_settings, "_warned", {})
+    monkeypatch.setattr(unknown_settings, "_warned", set())
     names = ("spark.forebay.memoryMb", "spark.forebay.zzz", "spark.forebay.internal.whatever")
     for name in names:
         spark.conf.set(name, "64")
     try:
         with caplog.at_level(logging.WARNING, logger="forebay"):
-            for _ in range(2):
-                hourly(df).agg(fb.count("*"))
+            hourly(df).agg(fb.count("*"))
+            hourly(DataFrame(df._jdf, SparkSession(spark.sparkContext, spark._jsparkSession))).agg(fb.count("*"))
     finally:
         for name in names:
             spark.conf.unset(name)

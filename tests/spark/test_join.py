@@ -137,6 +137,17 @@ def test_names_that_differ_in_case_alone_where_case_counts(spark):
         spark.conf.unset("spark.sql.caseSensitive")
 
 
+def test_keys_are_found_whatever_their_case_where_case_does_not_count(spark):
+    left = spark.sql("select timestamp '2024-01-01 00:00:00' t, 1 id, 'left' l")
+    right = spark.sql("select timestamp '2024-01-01 00:00:01' t, 1 ID, 'right' r")
+    found = fb.join(left, right, on="Id", window=fb.window("t", "1 minute"))
+    assert found.columns == ["window", "Id", "t", "l", "t_right", "r"]
+    assert [(row.Id, row.l, row.r) for row in found.collect()] == [(1, "left", "right")]
+    twice = left.crossJoin(spark.sql("select 1 id"))
+    with pytest.raises(InvalidArgument, match="the left side has several columns 'id'"):
+        fb.join(twice, right, on="id", window=fb.window("t", "1 minute"))
+
+
 @pytest.mark.parametrize("name", ["__0", "__right", "__time"])
 def test_a_key_with_the_name_of_a_column_of_the_join(spark, name):
     side = spark.sql(f"select timestamp '2024-01-01 00:00:00' t, 1 `{name}`, 3 a")

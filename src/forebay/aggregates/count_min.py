@@ -29,7 +29,7 @@ class Table:
     depth, width : int
         Its rows and columns.
     seed : int
-        The seed of the hashes of integers, of 32 bits.
+        The seed of the hashes of integers: a number of 32 bits, with its sign.
     """
 
     depth: int
@@ -40,11 +40,14 @@ class Table:
     def of(cls, eps: float, confidence: float, seed: int) -> Table:
         """The table for an error of ``eps`` times the number of rows, which ``confidence`` of the values keep.
 
+        Of a longer seed the lowest 32 bits count, as in Spark.
+
         Examples
         --------
         >>> Table.of(0.01, 0.95, 7)
         Table(depth=5, width=200, seed=7)
         """
+        seed = (seed + (1 << 31)) % (1 << 32) - (1 << 31)
         return cls(math.ceil(-math.log1p(-confidence) / math.log(2)), math.ceil(2.0 / eps), seed)
 
     def cells(self, values: pl.Series) -> pl.Series:

@@ -166,12 +166,12 @@ def var_pop(col: ColumnOrName) -> Aggregate:
 
 def first(col: ColumnOrName, ignorenulls: bool = False) -> Aggregate:
     """The value that arrived first; with ``ignorenulls`` the first that is not NULL. Across tasks the order is Spark's."""
-    return Aggregate("first", (col,), {"ignorenulls": ignorenulls})
+    return Aggregate("first", (col,), {"ignorenulls": _flag("first", "ignorenulls", ignorenulls)})
 
 
 def last(col: ColumnOrName, ignorenulls: bool = False) -> Aggregate:
     """The value that arrived last; with ``ignorenulls`` the last that is not NULL. Across tasks the order is Spark's."""
-    return Aggregate("last", (col,), {"ignorenulls": ignorenulls})
+    return Aggregate("last", (col,), {"ignorenulls": _flag("last", "ignorenulls", ignorenulls)})
 
 
 def current(col: ColumnOrName) -> Aggregate:
@@ -211,7 +211,10 @@ def bool_or(col: ColumnOrName) -> Aggregate:
 
 
 def approx_count_distinct(col: ColumnOrName, rsd: float = 0.05) -> Aggregate:
-    """Number of distinct values by Spark's HyperLogLog++, with the relative standard deviation ``rsd``."""
+    """Number of distinct values by Spark's HyperLogLog++, with the relative standard deviation ``rsd``, at most 0.39."""
+    rsd = _number("approx_count_distinct", "rsd", rsd)
+    if not 0 < rsd <= 0.39:
+        raise InvalidArgument(f"approx_count_distinct() got rsd={rsd}; it is above 0 and at most 0.39")
     return Aggregate("approx_count_distinct", (col,), {"rsd": rsd})
 
 
@@ -321,7 +324,8 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
     """Spark's count-min sketch of integers, strings or binaries, byte for byte the one that Spark would make.
 
     A frequency read from it is too large by at most ``eps`` times the number of rows, with the probability ``confidence``,
-    and never too small.
+    and never too small. Where Spark takes a random ``seed`` if there is none, it is 0: sketches that are to be merged need
+    the same, also in the next run of a query.
 
     Examples
     --------
@@ -340,6 +344,9 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
         raise InvalidArgument(
             f"count_min_sketch() got eps={eps} and confidence={confidence}; eps is positive, confidence between 0 and 1"
         )
+    seed = _number("count_min_sketch", "seed", seed)
+    if not isinstance(seed, int):
+        raise InvalidArgument(f"count_min_sketch() got seed={seed}; it is a whole number")
     return Aggregate("count_min_sketch", (col,), {"eps": eps, "confidence": confidence, "seed": seed})
 
 
@@ -393,7 +400,7 @@ def mode(col: ColumnOrName, deterministic: bool = False, *, counted: bool = Fals
 
     ``counted`` is as in `median`.
     """
-    return Aggregate("mode", (col,), {"deterministic": deterministic, **_counted(counted)})
+    return Aggregate("mode", (col,), {"deterministic": _flag("mode", "deterministic", deterministic), **_counted(counted)})
 
 
 def collect_list(col: ColumnOrName) -> Aggregate:
@@ -436,6 +443,12 @@ def _number(function: str, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgument(f"{function}() got {name}={value!r}; it must be a number of Python")
     return value.item() if hasattr(value, "item") else value
+
+
+def _flag(function: str, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{function}() got {name}={value!r}; it is True or False")
+    return value
 
 
 def _counted(counted: bool) -> dict[str, Any]:

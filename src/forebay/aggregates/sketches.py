@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -82,10 +83,23 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
             found[:, place] = (most if rank else least).to_numpy()
     empty = (sketches.list.len() == 0).to_numpy()
     if isinstance(ranks, int | float):
-        return pa.array(found[:, 0], mask=empty).cast(aggregate.result, safe=False)
+        return _as_values(found[:, 0], aggregate.result, empty)
     offsets = np.concatenate([[0], np.cumsum(np.where(empty, 0, len(several)))]).astype(np.int32)
-    flat = pa.array(found[~empty].ravel()).cast(aggregate.result.value_type, safe=False)
+    flat = _as_values(found[~empty].ravel(), aggregate.result.value_type)
     return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=pa.array(empty)).cast(aggregate.result)
+
+
+def _as_values(found: npt.NDArray[np.float64], kind: pa.DataType, empty: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers as values of the column's type; the double of its largest ones may be above them."""
+    if pa.types.is_decimal(kind):
+        found = np.minimum(found, np.nextafter(10.0 ** (kind.precision - kind.scale), 0))
+    if not pa.types.is_integer(kind):
+        return pa.array(found, mask=empty).cast(kind, safe=False)
+    largest = np.iinfo(kind.to_pandas_dtype()).max
+    above = found >= float(largest)
+    whole = np.where(above | np.isnan(found), 0, found).astype(np.int64)
+    whole[above] = largest
+    return pa.array(whole, mask=empty).cast(kind)
 
 
 # HyperLogLog of DataSketches -------------------------------------------------------------------------------------------

@@ -57,8 +57,18 @@ def require_columns(df: DataFrame, arguments: Sequence[Column | str]) -> None:
     for name in arguments:
         if isinstance(name, str) and name != "*":
             parts = [(inside or outside).replace("``", "`").lower() for inside, outside in _PART.findall(name)]
-            if not known.intersection((parts[0] if parts else name, ".".join(parts))):
+            if not known.intersection((parts[0] if parts else name, ".".join(parts))) and not _is_known(df, name):
                 raise UnknownColumn(f"there is no column {name!r}; the DataFrame has {', '.join(df.columns)}")
+
+
+def _is_known(df: DataFrame, name: str) -> bool:
+    """Whether Spark knows a name that is none of the columns': it may begin with an alias, or be of a hidden column."""
+    try:
+        with analysis():
+            df.select(name)
+    except UnknownColumn:
+        return False
+    return True
 
 
 _TIMESTAMPS = (T.TimestampType, T.TimestampNTZType)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -174,7 +175,8 @@ def _sequence(value: Column, kind: T.DataType) -> list[Column]:
         return [value.isNull(), *fields]
     if isinstance(kind, T.ArrayType):
         element = kind.elementType
-        return [value.isNull(), F.size(value), F.transform(value, lambda each: F.struct(*_sequence(each, element)))]
+        size = F.when(value.isNotNull(), F.size(value))  # of NULL it is -1 or NULL, as settings say that may change
+        return [value.isNull(), size, F.transform(value, lambda each: F.struct(*_sequence(each, element)))]
     return [value.isNull(), value]
 
 
@@ -194,6 +196,16 @@ def require_supported(kind: T.DataType, what: str) -> None:
             )
     elif not isinstance(kind, _PLAIN) and kind.typeName() != "time":
         raise UnsupportedType(f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first")
+
+
+def require_carried(kind: T.DataType, what: str) -> None:
+    """`UnsupportedType` unless Python workers can be given values of the type, and give them back as they are."""
+    try:
+        _arrow(kind)
+    except PySparkTypeError:
+        raise UnsupportedType(
+            f"{what} is a {kind.simpleString()}, which Spark cannot hand to Python workers; convert it first, or drop it"
+        ) from None
 
 
 def nullable_within(field: T.StructField) -> T.StructField:

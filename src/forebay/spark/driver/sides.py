@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -156,12 +156,20 @@ def require_joinable(
         raise InvalidArgument(f"{name} needs at least one key column in on=")
     for key in keys:
         for df, side in ((left, "left"), (right, "right")):
-            if key not in df.columns:
-                raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
+            _require_one(key, df, side, fold)
         if fold(key) in reserved:
             raise InvalidArgument(f"the result has a column {key!r} of its own; leave it out of on=, or rename it")
         require_same_type(f"the key {key!r}", *(df.select(F.col(quoted(key))) for df in (left, right)))
     return keys
+
+
+def _require_one(key: str, df: DataFrame, side: str, fold: Callable[[str], str]) -> None:
+    """`UnknownColumn` or `InvalidArgument` unless a side has a key once."""
+    found = list(map(fold, df.columns)).count(fold(key))
+    if not found:
+        raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
+    if found > 1:
+        raise InvalidArgument(f"the {side} side has several columns {key!r}; rename one of them, or drop it")
 
 
 def require_same_type(what: str, left: DataFrame, right: DataFrame) -> None:
