@@ -6,6 +6,7 @@ import signal
 import time
 import uuid
 from threading import Event, Thread, Timer
+from types import SimpleNamespace
 
 import pytest
 from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
@@ -493,6 +494,20 @@ def test_files_that_never_became_whole_are_swept(tmp_path):
         assert some.held(0) == held | {".young.tmp"}
 
 
+def test_what_agents_have_left_that_ended_long_ago_is_swept(tmp_path):
+    with hosts(tmp_path) as some:
+        some.start(0)
+        agents = some.disk(0) / "agents"
+        there = {path.name for path in agents.iterdir()}
+        for name in ("app-1.log", "app-1.log.1", "app-1.alive", "app-2.alive", "app-2.log"):
+            (agents / name).touch()
+        for path in agents.iterdir():
+            if path.name != "app-2.log":
+                os.utime(path, (time.time() - 2 * KEPT_SECONDS,) * 2)
+        local.sweep(some.disk(0))
+        assert {path.name for path in agents.iterdir()} == there | {"app-2.alive", "app-2.log"}
+
+
 @pytest.mark.thorough
 def test_a_host_without_room_is_left_out_and_comes_back_when_there_is_some(tmp_path, monkeypatch, caplog):
     """No file may become larger there than 64 KB; what is written beyond fails as it does on a full disk."""
@@ -626,3 +641,73 @@ def test_replicas_of_hosts_that_begin_together_are_spread_over_them_at_once(monk
         assert "replicas of partition 0, which a runs: b" in caplog.text
     finally:
         service.shutdown()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """What the manager takes for the time, in a list."""
+    now = [1000.0]
+    monkeypatch.setattr(manager, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+@pytest.fixture
+def beat(clock):
+    """What an agent tells of one instance, and what it is told; ``.service`` is the manager."""
+    service = manager.Manager("127.0.0.1", "a secret", 1)
+    service.register(QUERY, lambda vnode: vnode, None)
+
+    def told(host, *, has=False, own=False, failures=None, port=1):
+        held = {INSTANCE: ["000000000001-00000000", 1000, 1, own, True]} if has or own else {}
+        return service._beat(host, f"{host}:{port}", held, failures or {}, 0, 0, 0, 1 << 40)
+
+    told.service = service
+    yield told
+    service.shutdown()
+
+
+INSTANCE = f"{QUERY}/{LAYOUT}/0-00000000"
+
+
+@pytest.mark.parametrize("again", [None, 20.0], ids=["once", "twice"])
+def test_a_host_that_did_not_take_a_version_keeps_its_replicas_unless_it_takes_no_other(beat, clock, again):
+    beat("a", own=True)
+    beat("b", has=True)
+    for _ in range(200):  # longer than it takes until replicas are levelled
+        clock[0] += 0.5
+        beat("a", own=True)
+        beat("b", has=True)
+        beat("c")
+    began, groups = clock[0], []
+    for _ in range(200):
+        clock[0] += 0.5
+        failures = {"b:1": "it did not answer in time"} if clock[0] - began in (0.5, again) else None
+        beat("a", own=True, failures=failures)
+        beat("b", has=True)
+        groups.append((clock[0] - began, beat("c")["wanted"], beat.service._targets[QUERY, 0]))
+    changed = [when for when, wanted, target in groups if wanted or target != ["b:1"]]
+    assert changed == [when for when, _, _ in groups if again is not None and when >= 0.5 + manager.PATIENT_SECONDS]
+
+
+def test_an_invited_host_that_has_another_agent_stays_invited(beat, clock):
+    beat("a", own=True)
+    beat("b", has=True)
+    beat("c")
+    beat.service.invite(QUERY, 0, "c")
+    assert beat("c")["wanted"] == [INSTANCE]
+    clock[0] += 1
+    assert beat("c", port=2)["wanted"] == [INSTANCE]
+    beat.service.dismiss(QUERY, 0, "c")
+    assert beat("c", port=2)["wanted"] == []
+
+
+def test_hosts_are_not_lost_when_the_driver_has_stood_still(beat, clock):
+    beat("a", own=True)
+    beat("b", has=True)
+    clock[0] += 60
+    assert beat("a", own=True)["groups"] == {INSTANCE: ["b:1"]}
+    assert beat.service.hosts() == ["a", "b"]
+    for _ in range(11):
+        clock[0] += 0.5
+        beat("a", own=True)
+    assert beat.service.hosts() == ["a"]

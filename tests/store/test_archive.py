@@ -180,6 +180,22 @@ def test_the_archive_is_rid_of_old_versions_and_keeps_what_retained_ones_name(tm
         assert [numbers_in(moved, start) for start in moved.slices.tolist()] == [[start] for start in moved.slices.tolist()]
 
 
+def test_an_archive_that_is_behind_keeps_its_newest_version(tmp_path, monkeypatch):
+    """As with replicas, whose hosts upload behind the commits."""
+    archive = MountedArchive(tmp_path / "safe")
+    store = lists(tmp_path / "here", None, archive)
+    for number in range(4):
+        safe = commit(store, number)
+    with monkeypatch.context() as slow:
+        slow.setattr(MountedArchive, "upload", lambda *args: None)
+        for number in range(4, 30):
+            version = commit(store, number)
+    shutil.rmtree(tmp_path / "here")
+    with pytest.raises(VersionNotFound):
+        lists(tmp_path / "there", version, archive)
+    assert numbers_in(lists(tmp_path / "there", safe, archive)) == [0, 1, 2, 3]
+
+
 def test_a_version_is_safe_though_old_ones_cannot_be_deleted(tmp_path, caplog):
     class Kept(MountedArchive):
         def delete(self, names):

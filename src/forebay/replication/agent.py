@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow.flight as flight
 
 from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
-from forebay.replication import chain, chunks
+from forebay.replication import chain, chunks, local
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.preparations import Preparations
@@ -325,6 +325,7 @@ class Agent(Service):
         """Remove what nobody uses; by now all that there is of the queries is held."""
         self._holdings.touch(list(self._held))
         self._holdings.sweep()
+        local.sweep(self._holdings.root)
 
     def _holders(self, instance: str) -> dict[str, Any]:
         return self._manager("holders", instance=instance)

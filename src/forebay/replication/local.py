@@ -17,6 +17,7 @@ from typing import Any
 
 from forebay.errors import ReplicationError
 from forebay.replication.application import Application
+from forebay.replication.holdings import KEPT_SECONDS
 from forebay.replication.hostnames import own_address
 from forebay.replication.protocol import Peer
 from forebay.store.disk import LOCAL
@@ -52,6 +53,17 @@ def agent_of(disk: Path, application: Application) -> Peer:
         with _alone(found.with_suffix(".lock")):
             agent = _running(found, application) or _started(found, disk, application)
     return agent
+
+
+def sweep(disk: Path) -> None:
+    """Remove what agents have left that ended `KEPT_SECONDS` ago or earlier: their logs, and what told where they are."""
+    for alive in (disk / "agents").glob("*.alive"):
+        left = [each for each in alive.parent.iterdir() if each.name.startswith(f"{alive.stem}.")]
+        with contextlib.suppress(OSError):  # another agent sweeps, too
+            last = max(each.stat().st_mtime for each in left)
+            if time.time() - last > KEPT_SECONDS and not _is_locked(alive):
+                for each in left:
+                    each.unlink(missing_ok=True)
 
 
 def _running(found: Path, application: Application) -> Peer | None:
