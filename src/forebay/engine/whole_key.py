@@ -12,7 +12,7 @@ from forebay.engine.plan import END_OF_TIME, NEVER
 from forebay.store.unaligned import SLOT
 from forebay.windows import ENDLESS, HIGH, LOW, GlobalWindow
 
-_AT_ONCE = 0
+_DUE_NOW = 0
 """The estimated trigger time of windows that have rows since they last fired. Others are not expected to fire at all."""
 
 
@@ -22,7 +22,7 @@ class WholeKeyInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=self._sizes(batch, partial=partial).sum())
         slots, _ = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
-        self._store.index.schedule(slots, _AT_ONCE)
+        self._store.index.schedule(slots, _DUE_NOW)
         if self._observer is not None:
             nothing = np.zeros(batch.num_rows, np.int64)
             self._observer.enters(batch, np.arange(batch.num_rows), nothing, nothing)
@@ -32,7 +32,7 @@ class WholeKeyInstance(ByKeyInstance):
     def _due(self) -> int:
         assert isinstance(self._plan.windows, GlobalWindow)
         every = self._plan.windows.every
-        if self._store.index.earliest_estimate() > _AT_ONCE:
+        if self._store.index.earliest_estimate() > _DUE_NOW:
             return END_OF_TIME
         return (self._fired_until // every + 1) * every if every else NEVER
 
@@ -42,7 +42,7 @@ class WholeKeyInstance(ByKeyInstance):
         if every and now // every <= self._fired_until // every:
             return
         index = self._store.index
-        due = index.due_by_estimate(_AT_ONCE)
+        due = index.due_by_estimate(_DUE_NOW)
         start, end = index.bounds(due)
         index.schedule(due[start == end], ENDLESS)  # state of releases that did not tell them apart
         due = due[start < end]

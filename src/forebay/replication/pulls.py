@@ -38,7 +38,7 @@ _AT_ONCE = 2
 
 _log = logging.getLogger("forebay.agent")
 
-Holders = dict[str, Any]
+Sources = dict[str, Any]
 """What the manager says of an instance: agents that may have it, its newest version, and where it is in the checkpoint."""
 
 
@@ -66,7 +66,7 @@ class Pulls:
         holdings: Holdings,
         peers: Peers,
         address: str,
-        holders: Callable[[str], Holders],
+        holders: Callable[[str], Sources],
         note: Callable[[str, Manifest], None],
         rate: float,
     ) -> None:
@@ -130,7 +130,7 @@ class Pulls:
             with self._lock:
                 self._under_way.discard(instance)
 
-    def _version(self, instance: str, version: Version, holders: Holders, pace: Pace) -> tuple[Manifest, int]:
+    def _version(self, instance: str, version: Version, holders: Sources, pace: Pace) -> tuple[Manifest, int]:
         """Have a version and those before it here; gives it, and how many bytes were not here."""
         made = self._manifest(instance, version, holders)
         size = self._files(instance, made, holders, pace)
@@ -139,14 +139,14 @@ class Pulls:
                 size += self._files(instance, self._manifest(instance, earlier, holders), holders, pace)
         return made, size
 
-    def _manifest(self, instance: str, version: Version, holders: Holders) -> Manifest:
+    def _manifest(self, instance: str, version: Version, holders: Sources) -> Manifest:
         """The manifest of a version, got again if what is here cannot be read."""
         with contextlib.suppress(VersionNotFound, CorruptState):
             return self._holdings.read(instance, version)
         self._get(instance, {filenames.manifest(version): None}, holders)
         return self._holdings.read(instance, version)
 
-    def _files(self, instance: str, made: Manifest, holders: Holders, pace: Pace) -> int:
+    def _files(self, instance: str, made: Manifest, holders: Sources, pace: Pace) -> int:
         """Get the files of a version that are not here, or not whole; gives their bytes."""
         files = self._holdings.remember(instance, made)
         lacking = self._holdings.lacking(instance, files, self._holdings.names(instance))
@@ -154,7 +154,7 @@ class Pulls:
             self._get(instance, lacking, holders, pace)
         return sum(lacking.values())
 
-    def _get(self, instance: str, files: Mapping[str, int | None], holders: Holders, pace: Pace | None = None) -> None:
+    def _get(self, instance: str, files: Mapping[str, int | None], holders: Sources, pace: Pace | None = None) -> None:
         """Have files here, names and bytes, in the place of those that are; nothing changes for those that nobody has."""
         lacking = dict(files)
         for address in holders["addresses"]:

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 
 from forebay.spark.driver.trees import elements
 
-SECONDS = 60.0
+WATCHED_SECONDS = 60.0
 """So long a query is looked at after a loss, at most."""
 
 _log = logging.getLogger("forebay")
@@ -41,7 +41,7 @@ def let_go(context: Any, run: str) -> None:
     """
     gone = False
     now = began = seen = time.monotonic()
-    while now - seen < _CALM and now - began < SECONDS:
+    while now - seen < _CALM and now - began < WATCHED_SECONDS:
         try:
             for stage in _lacking(context, run):
                 seen = now

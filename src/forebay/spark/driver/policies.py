@@ -29,7 +29,7 @@ from forebay.state.places import Root
 
 SCALE_OUT, LEVELLING = "scale out", "load balancing"
 
-SECONDS = 0.5
+LOOK_SECONDS = 0.5
 """Between two looks at the executors."""
 
 ENLISTED_SECONDS = 600.0
@@ -91,7 +91,7 @@ class Policies:
                 if SparkContext._active_spark_context is None:
                     break
                 _log.exception("forebay could not look after the executors of the query")
-            pause.wait(SECONDS)
+            pause.wait(LOOK_SECONDS)
         self._handover.close()
 
     def _publish(self) -> None:

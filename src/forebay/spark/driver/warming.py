@@ -29,7 +29,7 @@ from forebay.state.places import Place
 ROUNDS = 3
 """So many parts of a micro-batch's input each slot packs: what is interpreted at first is compiled after some."""
 
-SECONDS = 60.0
+WARMING_SECONDS = 60.0
 """So long that may take, however large they are."""
 
 _PACE, _PLANNED_SECONDS = 0.05, 5.0
@@ -90,7 +90,7 @@ class Warming:
             Where state lives; if replicas are kept, the agent of the executor's host is started.
         """
         with self._for_the_query():
-            self._pack(time.monotonic() + SECONDS)  # first, for tasks of pack come as soon as a slot is free
+            self._pack(time.monotonic() + WARMING_SECONDS)  # first, for tasks of pack come as soon as a slot is free
             self._load_state(operators)
         self._run_operator(len(operators), place)
 
@@ -98,7 +98,7 @@ class Warming:
     def _for_the_query(self) -> Iterator[None]:
         """Jobs take part in the query, and are cancelled when they have taken so long that they are of no use."""
         tag = f"forebay-{uuid.uuid4()}"
-        late = threading.Timer(SECONDS, lambda: self._context.cancelJobsWithTag(tag))
+        late = threading.Timer(WARMING_SECONDS, lambda: self._context.cancelJobsWithTag(tag))
         late.start()
         try:
             with self._as_of_the_query({"spark.job.tags": tag}):
