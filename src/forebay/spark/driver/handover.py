@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -387,7 +387,7 @@ class Handover:
                 "than spark.locality.wait.process, or were lost. Raise that setting, or ask again."
             )
 
-    def _wait(self, condition: Callable[[], bool], deadline: float, otherwise: str) -> None:
+    def _wait(self, condition: Any, deadline: float, otherwise: str) -> None:
         while not condition():
             self._check(deadline, otherwise)
             time.sleep(_PACE)
