@@ -122,8 +122,9 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     if not is_local(master) and LOCALITY not in given:
         settings[LOCALITY_OF_STATE] = "30s"
     if not is_local(master):
-        replicated = given.get(DURABILITY) == "replicas"
-        settings |= {RETRY_WAIT: "250ms", RETRIES: "1"} if replicated else {RETRY_WAIT: "1s"}
+        settings[RETRY_WAIT] = "1s"
+    if not is_local(master) and given.get(DURABILITY) == "replicas":
+        settings[RETRIES] = "1"
     if is_local(master):
         settings[PATH] = str(Path(site.__file__).parent)
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
