@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import forebay as fb
@@ -532,7 +532,8 @@ def test_a_name_that_is_no_setting_is_warned_of_once(spark, df, monkeypatch, cap
     try:
         with caplog.at_level(logging.WARNING, logger="forebay"):
             hourly(df).agg(fb.count("*"))
-            hourly(DataFrame(df._jdf, SparkSession(spark.sparkContext, spark._jsparkSession))).agg(fb.count("*"))
+            batch = SparkSession(spark.sparkContext, spark._jsparkSession).range(1)  # as each micro-batch has
+            fb.groupBy(batch, fb.global_window()).agg(fb.count("*"))
     finally:
         for name in names:
             spark.conf.unset(name)
