@@ -219,3 +219,33 @@ def test_within_a_micro_batch_rows_of_a_key_are_together_and_in_order(rows, most
         assert keys.rle_id().n_unique() == keys.n_unique()
         assert keys.value_counts()["count"].max() <= most
     assert sum(batch.num_rows for batch in batches) == len(rows)
+
+
+def test_the_order_of_keys_does_not_depend_on_what_was_read_ahead(tmp_path):
+    """An attempt whose worker has kept the store gives what one gives that has opened it."""
+    bound, chance, version, fired = plan(options=Options(1 << 20, read_batch_ratio=0.3)), random.Random(1), None, 0
+
+    def run(now, rows=()):
+        instance = open_instance(bound, tmp_path, version, fired)
+        if rows:
+            instance.ingest(batch_of(rows))
+        return instance, [row for batch in instance.fire(now) for row in batch.to_pylist()]
+
+    open_stores.clear()
+    for step in range(1, 13):
+        rows = [(key, step) for key in range(20 * step, 20 * step + 20)]  # they go on at once, and have to wait from then on
+        if step == 11:
+            rows = [(key, step) for key in range(20, 220)]
+            chance.shuffle(rows)
+        elif step == 12:
+            open_stores.clear()
+            step, rows = 1 + INTERVAL, []  # some keys are read, and others ahead of time
+        instance, _ = run(step, rows)
+        version, fired = instance.commit(), step
+        instance.close()
+    instance, kept = run(2 * INTERVAL)
+    assert instance.metrics.hits > 0 and instance.metrics.misses > 0
+    open_stores.clear()
+    instance, opened = run(2 * INTERVAL)
+    assert instance.metrics.hits == 0
+    assert kept == opened and len(kept) > 100

@@ -20,10 +20,10 @@ def test_a_directory_that_others_can_have_put_something_into_is_refused(tmp_path
         node.mkdir()
         node.chmod(0o777)
     place = Place(local_directory=str(tmp_path), durability="local")
-    with pytest.raises(StateDirectoryError, match="alone can write"):
+    with pytest.raises(StateDirectoryError, match="others cannot write"):
         place.root(None, "query")
     if how == "others can write":
-        node.chmod(0o755)
+        node.chmod(0o775)
         assert place.root(None, "query").directory == node / "query"
 
 

@@ -174,15 +174,18 @@ def test_numbers_may_be_those_of_numpy():
     ],
     ids=str,
 )
-def test_the_largest_value_is_a_percentile(kind, largest):
-    values = [1, largest or 10**38 - 1]
-    percentile = bound("approx_percentile", pa.float64(), kind, k=200, percentage=0.9)
+def test_the_largest_and_the_smallest_value_are_percentiles(kind, largest):
+    values = [-(10**38) + 1, 10**38 - 1] if largest is None else [-largest - 1, largest]
+    rows = pl.DataFrame({"k": [0, 0], "x": list(map(float, values))})
+    found = []
+    for percentage in (0.1, 0.9):
+        one = bound("approx_percentile", pa.float64(), kind, k=200, percentage=percentage)
+        aggregation, partials = merged_in_parts(one, rows, 1)
+        found += aggregation.finish(partials)[0].to_pylist()
+    assert found == values or (largest is None and [value / 10**38 for value in map(float, found)] == pytest.approx([-1, 1]))
     several = bound("approx_percentile", pa.float64(), pa.list_(kind), k=200, percentage=[0.1, 0.9])
-    aggregation, partials = merged_in_parts(percentile, pl.DataFrame({"k": [0, 0], "x": list(map(float, values))}), 1)
-    (found,) = aggregation.finish(partials)[0].to_pylist()
-    assert found == largest or (largest is None and found > 0.99 * 10**38)
-    aggregation, partials = merged_in_parts(several, pl.DataFrame({"k": [0, 0], "x": list(map(float, values))}), 1)
-    assert aggregation.finish(partials)[0].to_pylist() == [[1, found]]
+    aggregation, partials = merged_in_parts(several, rows, 1)
+    assert aggregation.finish(partials)[0].to_pylist() == [found]
 
 
 LISTS = pa.list_(pa.int64())

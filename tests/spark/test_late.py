@@ -126,7 +126,7 @@ def test_batch_dataframes_are_not_kept_from_being_forgotten(spark, source):
     """They may be micro-batches, whose rows Spark would keep."""
     results = fb.groupBy(source.static, fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
     (column,) = uppermost(str(results._jdf.queryExecution().analyzed().toString()))
-    known, _ = late_module._operators[column]
+    known, _ = late_module._batches[column]
     assert known == source.static.schema
     assert fb.late(results).schema.fields[:-1] == source.static.schema.fields
 

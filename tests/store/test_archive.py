@@ -190,6 +190,7 @@ def test_an_archive_that_is_behind_keeps_its_newest_version(tmp_path, monkeypatc
         slow.setattr(MountedArchive, "upload", lambda *args: None)
         for number in range(4, 30):
             version = commit(store, number)
+    assert [name for name in archive.names() if name.endswith(".manifest")] == [f"{safe}.manifest"]
     shutil.rmtree(tmp_path / "here")
     with pytest.raises(VersionNotFound):
         lists(tmp_path / "there", version, archive)

@@ -90,9 +90,10 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
 
 
 def _as_values(found: npt.NDArray[np.float64], kind: pa.DataType, empty: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers as values of the column's type; the double of its largest ones may be above them."""
+    """Numbers as values of the column's type; the doubles of its largest and smallest ones may be beyond them."""
     if pa.types.is_decimal(kind):
-        found = np.minimum(found, np.nextafter(10.0 ** (kind.precision - kind.scale), 0))
+        most = np.nextafter(10.0 ** (kind.precision - kind.scale), 0)
+        found = np.clip(found, -most, most)
     if not pa.types.is_integer(kind):
         return pa.array(found, mask=empty).cast(kind, safe=False)
     largest = np.iinfo(kind.to_pandas_dtype()).max

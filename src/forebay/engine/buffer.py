@@ -11,6 +11,7 @@ import pyarrow as pa
 from forebay.aggregates.processor import Processor
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.plan import NEVER, WindowPlan
+from forebay.engine.results import in_order
 from forebay.store.unaligned import SLOT
 from forebay.windows import HIGH, LOW, Buffered
 
@@ -48,7 +49,8 @@ class BufferInstance(ByKeyInstance):
         start, end = index.bounds(due)
         going = due[end > start]
         for slots in self._fitting(going) if len(going) else ():
-            for batch in self._processor.results(self._store.get(slots), [SLOT]):
+            rows = in_order(self._store.get(slots), SLOT)  # whatever was read ahead of time
+            for batch in self._processor.results(rows, [SLOT]):
                 self._count(rows_out=batch.num_rows)
                 yield batch
             index.restart(slots)

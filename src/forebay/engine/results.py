@@ -56,7 +56,7 @@ def results(
     aggregation = plan.aggregation
     assert not isinstance(aggregation, Processor)
     if mixed and not isinstance(aggregation, Aggregation):
-        rows = _in_order(rows)
+        rows = in_order(rows, WINDOW)
     if not isinstance(aggregation, Aggregation):
         yield from aggregation.results(
             rows, list(plan.keys), WINDOW, lambda ids, columns: assemble(plan, bounds(ids), columns)
@@ -65,17 +65,17 @@ def results(
     by = () if only is not None else (WINDOW,)
     groups = rows if merged else aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
     if mixed:
-        groups = _in_order(groups)
+        groups = in_order(groups, WINDOW)
     for some in portions(groups):
         windows = some[WINDOW].to_numpy() if by else np.full(some.height, only, np.int64)
         keys = [arrow.of(some[key]) for key in plan.keys]
         yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(some)])
 
 
-def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows by their windows, those of a window in the order that they have."""
-    windows = rows[WINDOW].to_numpy()
-    return rows if (windows[1:] >= windows[:-1]).all() else rows.sort(WINDOW, maintain_order=True)
+def in_order(rows: pl.DataFrame, by: str) -> pl.DataFrame:
+    """Rows by their windows, a column of numbers, those of a window in the order that they have."""
+    windows = rows[by].to_numpy()
+    return rows if (windows[1:] >= windows[:-1]).all() else rows.sort(by, maintain_order=True)
 
 
 def assemble(plan: WindowPlan, bounds: npt.NDArray[np.int64], columns: list[pa.Array]) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ from forebay.replication import chain, chunks, local
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.preparations import Preparations
-from forebay.replication.protocol import Peers, Service
+from forebay.replication.protocol import AVOIDED_SECONDS, Peers, Service
 from forebay.replication.pulls import Pulls
 from forebay.replication.uploads import Uploads
 from forebay.store import filenames
@@ -45,9 +45,6 @@ ORPHANED_SECONDS = 60.0
 """An agent that has not reached its manager for so long takes the application for ended."""
 
 LOG_BYTES = 16 << 20
-
-AVOIDED_SECONDS = 15.0
-"""A host that could not be reached is not tried again for so long; the manager makes other groups meanwhile."""
 
 _log = logging.getLogger("forebay.agent")
 

@@ -60,7 +60,7 @@ def sweep(disk: Path) -> None:
     for alive in (disk / "agents").glob("*.alive"):
         left = [each for each in alive.parent.iterdir() if each.name.startswith(f"{alive.stem}.")]
         with contextlib.suppress(OSError):  # another agent sweeps, too
-            last = max(each.stat().st_mtime for each in left)
+            last = max((each.stat().st_mtime for each in left), default=time.time())
             if time.time() - last > KEPT_SECONDS and not _is_locked(alive):
                 for each in left:
                     each.unlink(missing_ok=True)

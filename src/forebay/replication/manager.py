@@ -17,7 +17,7 @@ from typing import Any
 from forebay.errors import ReplicationError
 from forebay.replication import groups
 from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploaders
-from forebay.replication.protocol import Service
+from forebay.replication.protocol import AVOIDED_SECONDS, Service
 from forebay.replication.queries import Archive, Queries, Unit
 from forebay.store.filenames import Version
 
@@ -249,7 +249,9 @@ class Manager(Service):
             for failed, reason in failures.items():
                 if failed in self._hosts and failed not in self._shunned:
                     _log.warning("the host %s gets no new replicas for a while: %s", self._hosts[failed].name, reason)
-                self._shunned[failed] = self._shunned.get(failed, (now, now))[0], now + SHUNNED_SECONDS
+                since, _ = self._shunned.get(failed, (now, now))
+                if since == now or now - since >= AVOIDED_SECONDS:  # what fails meanwhile had begun before
+                    self._shunned[failed] = since, now + SHUNNED_SECONDS
                 self._planned = 0.0
             self._plan()
             return {**self._duties(address), "queries": self._queries.archives(), "ending": self._may_end()}

@@ -20,6 +20,9 @@ CALL_SECONDS = 10.0
 
 Action = Callable[..., dict[str, Any] | None]
 
+AVOIDED_SECONDS = 15.0
+"""A host that did not take a version is not sent another one for so long."""
+
 _AUTHORIZATION = "authorization"
 
 

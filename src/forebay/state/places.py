@@ -9,7 +9,7 @@ directory of the node is all there is.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import hashlib
 import os
 import re
@@ -135,24 +135,29 @@ class Place:
         return _outliving(directory) if self.durability == "replicas" else directory
 
 
-@functools.cache
+_owned: set[Path] = set()
+
+
 def _own(path: Path) -> Path:
     """A directory that no other user can have put anything into, or can: it may lie where all users can write.
 
-    It is made, unless what is above it is missing yet.
+    It is made, unless what is above it is missing yet. Where a volume is mounted for a group, its members may write there.
     """
-    try:
+    if path in _owned:
+        return path
+    with contextlib.suppress(OSError):  # it is there already; or who writes there will be told
         path.mkdir(mode=PRIVATE_DIRECTORY)
-    except FileExistsError:
+    try:
         found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise StateDirectoryError(
-                f"{path} is not a directory that the user {os.getuid()} has and alone can write, so nothing in it can be "
-                "trusted. Remove it, or have its owner and its mode (700) put right; or name another directory with "
-                "spark.forebay.localDirectory."
-            ) from None
     except OSError:
-        pass  # who writes there will be told
+        return path
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH:
+        raise StateDirectoryError(
+            f"{path} is not a directory that the user {os.getuid()} has and others cannot write, so nothing in it can be "
+            "trusted. Remove it, or have its owner and its mode (700) put right; or name another directory with "
+            "spark.forebay.localDirectory."
+        )
+    _owned.add(path)
     return path
 
 

@@ -241,9 +241,15 @@ class ExtentLog(Groups):
 
             try:
                 there = archive.names()
-                if not {filenames.manifest(version) for version in kept}.isdisjoint(there):  # else it has older ones alone
-                    archive.delete(collectable(there, files, safe, sparing=True))
-            except OSError as error:  # the version is safe: what is left over waits for the next time
+                newest = filenames.newest(there)
+                if newest is not None and files.keys().isdisjoint(map(filenames.version_of, there)):
+                    files[newest] = safe(newest)  # it is behind, and has nothing later
+                archive.delete(collectable(there, files, safe, sparing=True))
+            except (
+                OSError,
+                VersionNotFound,
+                CorruptState,
+            ) as error:  # the version is safe: what is left over waits for the next time
                 _log.warning("what nobody needs any more cannot be deleted: %s", error)
 
 

@@ -401,11 +401,12 @@ class UnalignedStore:
         loaded = kernels.places(self.index.columns, self._loaded, owners) == ALL_LOADED
         row_bytes = buffer.nbytes / max(1, len(buffer))
         is_over = buffer.nbytes > budget  # a flush has brought rows of windows that are there
-        all_sizes = np.concatenate([counts[loaded] * row_bytes, sizes])
+        too_large = sizes > budget  # such a window is read when it fires, and keeps no other one from being there
+        all_sizes = np.concatenate([counts[loaded] * row_bytes, np.where(too_large, 0, sizes)])
         order = np.argsort(np.concatenate([self.index.columns.ett[owners[loaded]], ett]), kind="stable")
         fits = np.zeros(len(order), np.bool_)
         fits[order] = np.cumsum(all_sizes[order]) <= (budget // 2 if is_over else budget)
-        kept, ahead = owners[loaded][fits[: loaded.sum()]], fits[loaded.sum() :]
+        kept, ahead = owners[loaded][fits[: loaded.sum()]], fits[loaded.sum() :] & ~too_large
         gained = sizes[ahead].sum()
         if gained + buffer.nbytes > budget:
             if not is_over and gained < budget // _WORTH and len(rows) > len(buffer) // 2:

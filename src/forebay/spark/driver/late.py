@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 LATE_BY = "late_by"
 
-_operators: OrderedDict[str, tuple[DataFrame | T.StructType, BoundOperator]] = OrderedDict()
-"""The inputs and the operators of results, by the column of blobs that is in their plans; the newest ones.
+_streams: OrderedDict[str, tuple[DataFrame, BoundOperator]] = OrderedDict()
+"""The inputs and the operators of results, by the column of blobs that is in their plans; the newest ones."""
 
-Of a batch DataFrame there is only the schema: it may be a micro-batch, whose rows Spark would keep as long as it is known.
-"""
+_batches: OrderedDict[str, tuple[T.StructType, BoundOperator]] = OrderedDict()
+"""The same of batch DataFrames, but for what they are: one may be a micro-batch, whose rows Spark would keep."""
 
 _REMEMBERED = 100
-"""So many operators, as each keeps its input from being forgotten."""
+"""So many operators of each kind, as each keeps its input from being forgotten."""
 
 _MARKED = "forebay_" + "0" * 12
 """A column of this name makes a query's tasks know its checkpoint, see `query.MARK`."""
@@ -89,12 +89,12 @@ def late(results: DataFrame) -> DataFrame:
             f"late() got a DataFrame made of the results of {len(found)} operators of forebay; take the late rows of what "
             "one of them has returned, or of what was made of that"
         )
-    if found[0] not in _operators:
+    known, bound = _streams.get(found[0]) or _batches.get(found[0]) or (None, None)
+    if known is None or bound is None:
         raise InvalidArgument(
             f"late() knows the newest {_REMEMBERED} operators of this session, and the one of these results is not among "
             "them; call late() sooner after it"
         )
-    known, bound = _operators[found[0]]
     df = results.sparkSession.createDataFrame([], known) if isinstance(known, T.StructType) else known
     if isinstance(bound.plan.windows, SharedWindows):
         raise InvalidArgument(
@@ -124,10 +124,14 @@ def late(results: DataFrame) -> DataFrame:
 
 def remember(results: DataFrame, df: DataFrame, bound: BoundOperator) -> DataFrame:
     """Note what the results of an operator are made of; the results."""
-    known = df if df.isStreaming else df.schema
-    _operators.update((column, (known, bound)) for column in uppermost(_plan(results)))
-    while len(_operators) > _REMEMBERED:
-        _operators.popitem(last=False)
+    for column in uppermost(_plan(results)):
+        if df.isStreaming:
+            _streams[column] = df, bound
+        else:
+            _batches[column] = df.schema, bound
+    for known in (_streams, _batches):
+        while len(known) > _REMEMBERED:
+            known.popitem(last=False)
     return results
 
 

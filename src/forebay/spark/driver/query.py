@@ -58,8 +58,8 @@ def note(planned: Planned) -> str:
 def note_batch(planned: Planned) -> str:
     """The name of the output column of an operator over a batch DataFrame, which has no state that lasts."""
     name = _name(planned)
+    _batches.pop(name, None)  # it is the newest one again
     _batches[name] = planned
-    _batches.move_to_end(name)
     if len(_batches) > _REMEMBERED:
         _batches.popitem(last=False)
     return f"forebay_batch_{name}"
@@ -79,9 +79,9 @@ def _name(planned: Planned) -> str:
 
 def operators(plan: str, *, batch: bool = False) -> list[Planned]:
     """The forebay operators over streams in a plan's text; with ``batch`` those over batch DataFrames too."""
-    known = {**_batches, **_planned} if batch else _planned
-    names = (_ANY_MARK if batch else MARK).findall(plan)
-    return [known[name] for name in dict.fromkeys(names) if name in known]
+    names = dict.fromkeys((_ANY_MARK if batch else MARK).findall(plan))
+    found = (_planned.get(name) or (_batches.get(name) if batch else None) for name in names)
+    return [each for each in found if each is not None]
 
 
 def require_query(caller: str, query: object) -> None:
