@@ -176,13 +176,14 @@ def _run(plan: WindowPlan, directory: Path, *, updating: bool) -> None:
 
 
 def _read_and_clear(directory: Path) -> None:
-    """Read few of many rows, and let go of most, so that what is left is written again."""
+    """Weigh many windows, read few of them, and let go of most, so that what is left is written again."""
     store = UnalignedStore(directory, None, Options())
     times = np.arange(4 * LEAST_COMPACTED // 1000)
     rows = pa.record_batch({"words": ["word" * 250] * len(times), "numbers": times})
     slots = store.index.place_merging(times, times, times, times + 1)
     store.append(rows, slots)
     store.commit()
+    store.bytes_of(slots)
     store.get(slots[::1000])
     store.remove(slots[: len(slots) * 9 // 10])
     store.commit()
