@@ -58,7 +58,7 @@ class SharedStores:
     Attributes
     ----------
     changed : bool
-        Whether there is something to commit, whatever rows come.
+        Whether a pattern has gone or come, which is to be committed whatever rows come.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SharedStores:
 
     @property
     def have_changed(self) -> bool:
-        """Whether there is something to commit: a pattern has gone or come, or windows are others."""
+        """Whether there is something to commit: patterns have changed, or windows have."""
         return self.changed or any(isinstance(each, UnalignedStore) and each.changed for each in self._own.values())
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:

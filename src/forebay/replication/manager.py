@@ -325,10 +325,8 @@ class Manager(Service):
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
         level = now >= max(self._repaired, self._settled) and not keeping and not any(self._guests.values())
-        before, self._targets = (
-            self._targets,
-            groups.assign(sizes, origins, able, self.replicas, current, keeping=keeping, level=level),
-        )
+        before = self._targets
+        self._targets = groups.assign(sizes, origins, able, self.replicas, current, keeping=keeping, level=level)
         if now < self._repaired:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()

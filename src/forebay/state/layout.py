@@ -204,7 +204,7 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
 
 def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     """The error for state of a layout under a query that now has another one."""
-    told = {*before, *layout} - {*_ADDED} | ({EVENT_TIME} & before.keys())
+    told = ({*before, *layout} - {*_ADDED}) | ({EVENT_TIME} & before.keys())
     differences = "".join(
         _difference(name, before.get(name), layout.get(name))
         for name in sorted(told)

@@ -245,11 +245,8 @@ class ExtentLog(Groups):
                 if newest is not None and files.keys().isdisjoint(map(filenames.version_of, there)):
                     files[newest] = safe(newest)  # it is behind, and has nothing later
                 archive.delete(collectable(there, files, safe, sparing=True))
-            except (
-                OSError,
-                VersionNotFound,
-                CorruptState,
-            ) as error:  # the version is safe: what is left over waits for the next time
+            except (OSError, VersionNotFound, CorruptState) as error:
+                # The version is safe: what is left over waits for the next time.
                 _log.warning("what nobody needs any more cannot be deleted: %s", error)
 
 
