@@ -377,6 +377,18 @@ def test_who_was_slow_while_that_was_little_is_found_when_it_is_much():
     assert any(overload is not None and overload.slow for overload in found)
 
 
+@pytest.mark.parametrize(("rate", "found"), [(1, False), (4, True)])
+def test_who_makes_micro_batches_long_by_what_spark_does_there_is_found_by_the_little_that_is_measured(rate, found):
+    """Reading, packing and the shuffle take longer there, too, so the share of the operator stays what it was."""
+    levelling, here, rows = Levelling(), {0: "a", 1: "b", 2: "a", 3: "c"}, dict.fromkeys(range(4), 100)
+    times = {0: 600, 1: 300, 2: 600, 3: 300}  # two beside each other take twice as long
+    for batch in range(10):
+        assert levelling.take(batch, levelled(here, times, rows, "abc"), lasted=4000) is None
+    slow = times | {0: 600 * rate, 2: 600 * rate}
+    overloads = [levelling.take(batch, levelled(here, slow, rows, "abc"), lasted=4000 * rate) for batch in range(10, 15)]
+    assert [overload.slow for overload in overloads if overload is not None][:1] == [True] * found
+
+
 @pytest.mark.parametrize("lasts", [1, 9])
 def test_an_executor_that_always_has_more_to_do_loses_all_when_it_turns_slow_and_nothing_for_a_pause(lasts):
     """It is overloaded before, so its first slow micro-batch would take one of its partitions, and the rest would stay."""

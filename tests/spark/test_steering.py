@@ -329,6 +329,11 @@ def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, t
         warming.start()
         warming.join()
         assert len({*marks.iterdir()} - before) == 4
+        tracker, group, steering = spark.sparkContext.statusTracker(), str(query.runId), Steering(query)
+        jobs = {*tracker.getJobIdsForGroup(group)}
+        steering.claim(steering.executors()[0])
+        assert len({*marks.iterdir()} - before) == 6
+        assert len({*tracker.getJobIdsForGroup(group)} - jobs) == 1  # between two a micro-batch would get the slots
     finally:
         query.stop()
         spark.conf.unset(no_data)

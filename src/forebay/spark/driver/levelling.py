@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,7 +24,8 @@ COLD = 3
 """So many micro-batches after it was given a partition an executor is not taken for slow: it may have to warm up."""
 LEAST_LOAD, LEAST_SHARE = 100.0, 0.25
 """An executor is not overloaded while it works for fewer milliseconds in a micro-batch, or for a smaller share of it: with
-less to do there it would hardly make micro-batches shorter, and a handover makes one longer."""
+less to do there it would hardly make micro-batches shorter, and a handover makes one longer. One that may be slow makes them
+longer with all else that it does, so its share is that of what they last without it."""
 
 Placement = Mapping[int, str | None]
 
@@ -153,6 +155,7 @@ class Levelling:
         self._work: Work | None = None
         self._here: Placement = {}
         self._usual: dict[int, float] = {}
+        self._lasts = math.inf
         self._grown: dict[str | None, int] = {}
         self._rested = -1
 
@@ -169,15 +172,21 @@ class Levelling:
             self._grown |= {at: batch for each, at in work.here.items() if before and before.get(each) != at}
             return None
         counts = min(work.excess / OVERLOADED, PATIENCE - 1)
-        calm = counts <= 1.0 or work.load[work.busiest] <= LEAST_LOAD
+        load = work.load[work.busiest]
+        calm = counts <= 1.0 or load <= LEAST_LOAD
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
-        light = calm or work.load[work.busiest] <= LEAST_SHARE * lasted
+        if work.is_slow(self._usual, SUSPECTED):
+            usually = min(lasted, self._lasts)
+        else:
+            usually, self._lasts = lasted, lasted if math.isinf(self._lasts) else (self._lasts + lasted) / 2
+        light = calm or load <= LEAST_SHARE * usually
         if light or busiest != work.busiest:
             self._forget()
         if light:
             return None
         self._counts += counts
-        self._firm = self._firm + counts if batch >= self._rested or counts > LEAST_AT_REST else 0.0
+        firm = load > LEAST_SHARE * lasted and (batch >= self._rested or counts > LEAST_AT_REST)
+        self._firm = self._firm + counts if firm else 0.0
         earlier, self._work = self._work, work.after(self._work)
         if self._counts < PATIENCE:
             return None

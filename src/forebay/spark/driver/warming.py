@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark import RDD, SparkContext
@@ -30,7 +30,7 @@ ROUNDS = 3
 """So many parts of a micro-batch's input each slot packs: what is interpreted at first is compiled after some."""
 
 WARMING_SECONDS = 60.0
-"""So long that may take, however large they are."""
+"""So long the jobs of a claim, or those that warm an executor before its operator, may take."""
 
 _PACE, _PLANNED_SECONDS = 0.05, 5.0
 """Between two looks whether a micro-batch has been planned, and how long that is waited for."""
@@ -75,9 +75,9 @@ class Warming:
         self._slots = execution.sparkSessionForStream().sparkContext().makeRDD(jvm.PythonUtils.toSeq(slots), tag)
 
     def claim(self) -> None:
-        """Take all slots at once, before a micro-batch does, and load there what Python workers need."""
+        """Take all slots at once, before a micro-batch does, and keep them until tasks of pack run there as elsewhere."""
         with self._for_the_query():
-            self._context.runJob(self._python(self._slots.toJavaRDD()), loading)
+            self._pack(self._planned(wait=False))
 
     def warm(self, operators: list[int], place: Place | None) -> None:
         """Have it ready; returns when it is.
@@ -90,7 +90,7 @@ class Warming:
             Where state lives; if replicas are kept, the agent of the executor's host is started.
         """
         with self._for_the_query():
-            self._pack(time.monotonic() + WARMING_SECONDS)  # first, for tasks of pack come as soon as a slot is free
+            self._pack(self._planned())  # first, for tasks of pack come as soon as a slot is free
             self._load_state(operators)
         self._run_operator(len(operators), place)
 
@@ -106,26 +106,32 @@ class Warming:
         finally:
             late.cancel()
 
-    def _pack(self, deadline: float) -> None:
-        """Read and pack some of what a micro-batch has packed, once more."""
-        with _if_possible("pack what has been packed"):
-            last = self._planned()
-            for part in self._packing(last.executedPlan()) if last is not None else ():
-                packed = self._copied(part).execute()
-                for number in range(min(ROUNDS, packed.getNumPartitions())):
-                    if time.monotonic() < deadline:
-                        self._run(packed, number, self._cores)
+    def _pack(self, last: Any | None) -> None:
+        """Load in each slot what Python workers need, then read and pack some of what a micro-batch has packed, once more.
 
-    def _planned(self) -> Any | None:
+        That is one job: while it has tasks that wait, none of a micro-batch that has begun later gets a slot.
+        """
+        with _if_possible("pack what has been packed"):
+            rows, parts = self._slots.toJavaRDD(), [*range(self._cores)]
+            for packing in self._packing(last.executedPlan()) if last is not None else ():
+                packed, first = self._copied(packing).execute(), rows.getNumPartitions()
+                several = packed.getNumPartitions()
+                rows = rows.union(self._in_slots(packed))
+                for part in range(min(ROUNDS, several)):
+                    parts += range(first + part, first + part + self._cores * several, several)
+            self._run(rows, parts)
+
+    def _planned(self, *, wait: bool = True) -> Any | None:
         """A micro-batch whose tasks have begun or ended: the query's own thread has planned it, and asked the sources."""
-        run, deadline = self._execution.runId().toString(), time.monotonic() + _PLANNED_SECONDS
-        while time.monotonic() < deadline:
+        run, deadline = self._execution.runId().toString(), time.monotonic() + _PLANNED_SECONDS * wait
+        while True:
             last, tracker = self._execution.lastExecution(), self._context.statusTracker()
             ended = not self._execution.status().isTriggerActive()
             if ended or {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobsIds()}:
                 return last
+            if time.monotonic() >= deadline:
+                return None
             time.sleep(_PACE)
-        return None
 
     def _load_state(self, operators: list[int]) -> None:
         """Load what Spark itself keeps of a state partition."""
@@ -133,7 +139,8 @@ class Warming:
         for operator in operators:  # of which Spark's own have no such variable
             with _if_possible(f"load Spark's state of operator {operator}"):
                 reader = reader.option("operatorId", str(operator)).option("stateVarName", STATE)
-                self._run(reader.load(self._execution.resolvedCheckpointRoot()).queryExecution().toRdd(), 0, 1)
+                state = reader.load(self._execution.resolvedCheckpointRoot()).queryExecution().toRdd()
+                self._run(self._in_slots(state), [0])
                 return
 
     def _run_operator(self, operators: int, place: Place | None) -> None:
@@ -212,17 +219,14 @@ class Warming:
         for name, value in properties.items():
             self._context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None unsets it
 
-    def _run(self, rows: Any, part: int, slots: int) -> None:
-        """Have slots of the executor make a part of some rows, which get no further than a Python worker."""
-        pairs = self._python(self._slots.toJavaRDD().cartesian(rows.toJavaRDD()).keys())
-        self._context.runJob(pairs, _count, [slot * rows.getNumPartitions() + part for slot in range(slots)])
+    def _in_slots(self, rows: Any) -> Any:
+        """The parts of some rows, for each slot anew; to be made there, and of use for nothing else."""
+        return self._slots.toJavaRDD().cartesian(rows.toJavaRDD()).keys()
 
-    def _python(self, texts: Any) -> RDD[str]:
-        return RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types for it
-
-
-def _count(rows: Iterable[str]) -> list[int]:
-    return [sum(1 for _ in rows)]
+    def _run(self, texts: Any, parts: list[int]) -> None:
+        """Have parts of some texts made, which get no further than a Python worker, where forebay is loaded."""
+        rows: RDD[str] = RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types
+        self._context.runJob(rows, loading, parts)
 
 
 @contextlib.contextmanager
