@@ -8,10 +8,10 @@ import pytest
 
 from forebay.errors import HandoverError
 from forebay.spark.driver import metrics, newcomers
+from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.levelling import Levelling, measured
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.policies import SCALE_OUT, Policies
-from forebay.spark.driver.steering import Executor
 from forebay.spark.driver.tally import Worked
 from forebay.spark.worker.vnodes import partition_of
 
@@ -23,7 +23,7 @@ class Handovers:
         self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
         self.agents, self.at = set(executors), {}
         self.query = SimpleNamespace(id="query", isActive=True, lastProgress={"batchId": -1, "durationMs": {}})
-        self.steering = SimpleNamespace(placement=dict, partitions=4)
+        self.steering = SimpleNamespace(placement=dict, partitions=4, usable=self.usable)
 
     def usable(self):
         return [Executor(each, f"127.0.0.{self.at.get(each, each)}", 1) for each in self.executors]

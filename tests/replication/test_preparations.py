@@ -165,7 +165,7 @@ def test_a_picture_that_is_new_is_read(two_hosts):
 def test_a_replica_that_is_not_held_any_more_is_not_prepared(two_hosts):
     put(open_at(two_hosts, 0, None), np.arange(KEYS), 0)
     wait_for(lambda: prepared(two_hosts))
-    two_hosts.agent._drop(INSTANCE, two_hosts.agent._held[INSTANCE])
+    two_hosts.agent.inventory.drop(INSTANCE, two_hosts.agent.inventory.held()[INSTANCE])
     assert not prepared(two_hosts)
 
 

@@ -421,9 +421,9 @@ def test_of_a_query_that_has_ended_long_ago_nothing_is_held(tmp_path, monkeypatc
         append(store, 2)
         monkeypatch.setattr(queries, "KEPT_SECONDS", 0.0)
         time.sleep(1)
-        assert agent._held
+        assert agent.inventory.held()
         some.manager.retire(QUERY.rpartition("-")[0])
-        wait_for(lambda: not agent._held)
+        wait_for(lambda: not agent.inventory.held())
         assert not some.manager._groups
         left = some.disk(0) / QUERY / LAYOUT / "0-00000000"
         wait_for(lambda: not agent._holdings._locks)
@@ -548,7 +548,7 @@ def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch)
 
         monkeypatch.setattr(manager, "LOST_SECONDS", 1.5)
         monkeypatch.setattr(agent._holdings, "names", stalls)
-        noting = Thread(target=agent._note, args=[f"{QUERY}/{LAYOUT}/0-00000000", version], kwargs={"own": False})
+        noting = Thread(target=agent.inventory.note, args=[f"{QUERY}/{LAYOUT}/0-00000000", version], kwargs={"own": False})
         noting.start()
         assert stalled.wait(10)
         some.manager.register(f"{uuid.uuid4()}-{0:08x}", lambda vnode: 0, None)  # of which it looks for what it holds
@@ -567,14 +567,14 @@ def test_what_has_come_since_is_not_dropped(tmp_path):
         agent = some.listen(1)
         store = some.open(0, None)
         append(store, 1)
-        (instance,), (before,) = agent._held.keys(), agent._held.values()
+        (instance,), (before,) = agent.inventory.held().keys(), agent.inventory.held().values()
         version = append(store, 2)
-        agent._drop(instance, before)
-        assert agent._held[instance].version == version and f"{version}.manifest" in some.held(1)
+        agent.inventory.drop(instance, before)
+        assert agent.inventory.held()[instance].version == version and f"{version}.manifest" in some.held(1)
         agent._uploads.wish(instance, Version.parse("000000000009-00000000"), some.place)  # whose files never came
         wait_for(lambda: agent._uploads._wishes[instance].failed)
-        agent._drop(instance, agent._held[instance])
-        assert instance not in agent._held and not some.held(1)
+        agent.inventory.drop(instance, agent.inventory.held()[instance])
+        assert instance not in agent.inventory.held() and not some.held(1)
         assert agent._uploads.pending == 0  # or the end of the application would wait for it
 
 

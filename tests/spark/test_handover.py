@@ -165,7 +165,7 @@ def disturbed(spark, cluster, kind, seeds, files):
     def hand_over(chance):
         while not ended.is_set():
             with contextlib.suppress(ForebayError):
-                executors = [each.id for each in manager.usable()]
+                executors = [each.id for each in manager.steering.usable()]
                 manager.move(chance.randrange(4), chance.choice(executors), timeout=20)
                 handed[0] += 1
             ended.wait(0.2)
@@ -186,7 +186,7 @@ def disturbed(spark, cluster, kind, seeds, files):
     for done, seed in enumerate(seeds, 1):
         chance = random.Random(seed)
         for how in {"kill": ["kill"], "cut": ["cut"], "both": ["cut", "kill"]}[chance.choice(["kill", "cut", "both"])]:
-            wait_for(lambda: len(manager.usable()) == len(cluster.alive) >= 3, run)
+            wait_for(lambda: len(manager.steering.usable()) == len(cluster.alive) >= 3, run)
             run.steady()
             logging.getLogger(__name__).warning("%s seed %d: %s", time.strftime("%H:%M:%S"), seed, how)
             disturbing = threading.Thread(target=disturb, args=[how, chance], daemon=True)
@@ -237,7 +237,7 @@ def to_and_fro(spark, cluster):
     manager = fb.handover(run.query)
     before = {each.partition: each.executor for each in manager.placement()}
     partition, warmed = 0, warmed_by(manager)
-    target = next(each.id for each in manager.usable() if each.id != before[partition])
+    target = next(each.id for each in manager.steering.usable() if each.id != before[partition])
     pushing = threading.Thread(target=lambda: [run.push() for _ in range(6)], daemon=True)
     pushing.start()
     handed = manager.move(partition, target)
@@ -299,10 +299,10 @@ def elastic(spark, cluster):
 
     run.push()
     new = cluster.host(cluster.add())
-    wait_for(lambda: new in {each.host for each in manager.usable()}, run)
+    wait_for(lambda: new in {each.host for each in manager.steering.usable()}, run)
     wait_for(lambda: new in {each.host for each in manager.placement()}, run)  # what Spark had no time for is tried again
     wait_for(lambda: "scale out" in done(), run)
-    assert set(warmed) >= {each.id for each in manager.usable() if each.host == new}
+    assert set(warmed) >= {each.id for each in manager.steering.usable() if each.host == new}
     leaving = 0 if cluster.host(0) in {each.host for each in manager.placement()} else 1
     cluster.decommission(leaving)
     wait_for(lambda: cluster.host(leaving) not in {each.host for each in manager.placement()}, run)

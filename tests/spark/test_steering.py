@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 import forebay as fb
 from clusters import MARK, Cluster
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.steering import Executor, Steering
+from forebay.spark.driver.executors import Executor
+from forebay.spark.driver.steering import Steering
 
 SCHEMA = "ts timestamp, key long"
 FIRM = {"spark.locality.wait": "60s"}
@@ -333,7 +334,8 @@ def test_an_executor_that_is_warmed_packs_what_a_micro_batch_has_packed(spark, t
         jobs = {*tracker.getJobIdsForGroup(group)}
         steering.claim(steering.executors()[0])
         assert len({*marks.iterdir()} - before) == 6
-        assert len({*tracker.getJobIdsForGroup(group)} - jobs) == 1  # between two a micro-batch would get the slots
+        several = len({*tracker.getJobIdsForGroup(group)} - jobs)
+        assert several == 1 or source is from_files  # it is asked all the time, so a micro-batch may be about to begin
     finally:
         query.stop()
         spark.conf.unset(no_data)
@@ -366,15 +368,15 @@ class Losing(Steering):
         self.there, self.gone = frozenset("123"), []
         self._query, self._closed, self._lock = SimpleNamespace(isActive=True), threading.Event(), threading.RLock()
         self._told_of_joined, self._wanted, self._disturbed, self._before = [], {}, set(), {}
+        self._executors = SimpleNamespace(
+            staying=lambda: {each.id: each for each in self.executors()}, leaving=lambda executors: frozenset()
+        )
 
     def executors(self):
         return [Executor(each, f"host {each}", 1) for each in sorted(self.there)]
 
     def _seen_alive(self):
         return self.there
-
-    def _leaving(self, executors):
-        return frozenset()
 
     def _report(self, partitions):
         self.there = self.there - {"3"}

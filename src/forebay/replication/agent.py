@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,17 +24,17 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
+from forebay.errors import CorruptState, ForebayError, ReplicationError, VersionNotFound
 from forebay.replication import chain, chunks, local
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
+from forebay.replication.inventory import Held, Inventory
 from forebay.replication.preparations import Preparations
 from forebay.replication.protocol import AVOIDED_SECONDS, Peers, Service
 from forebay.replication.pulls import Pulls
 from forebay.replication.uploads import Uploads
 from forebay.store import filenames
 from forebay.store import manifest as manifests
-from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
 
 BEAT_SECONDS = 0.5
@@ -47,31 +46,6 @@ ORPHANED_SECONDS = 60.0
 LOG_BYTES = 16 << 20
 
 _log = logging.getLogger("forebay.agent")
-
-
-@dataclass(frozen=True)
-class Held:
-    """What an agent knows of an instance.
-
-    Attributes
-    ----------
-    version : Version
-        The newest version of which it has the manifest.
-    bytes : int
-        Size of that version's files.
-    batch : int
-        The micro-batch that made it, -1 if none did.
-    own : bool
-        Whether it was committed on this host.
-    complete : bool
-        Whether all its files are here.
-    """
-
-    version: Version
-    bytes: int
-    batch: int
-    own: bool
-    complete: bool
 
 
 class Agent(Service):
@@ -92,14 +66,13 @@ class Agent(Service):
         self.host, self._application = host, application
         self._holdings = Holdings(root)
         self._peers = Peers(application.secret)
-        self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._note_pulled, application.copying)
+        self._pulls = Pulls(self._holdings, self._peers, self.address, self._holders, self._pulled, application.copying)
         self._uploads = Uploads(self._holdings, self._pulls.complete)
         self.preparations = Preparations(self._holdings)
-        self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
-        self._noting = threading.Lock()  # from a look at an instance's files until `_held` has what was found
+        self.inventory = Inventory(self._holdings, self._pulls, self._uploads, self.preparations)
+        self._lock = threading.Lock()
         self._chores: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._queries: dict[str, list[str] | None] = {}
-        self._held: dict[str, Held] = {}
         self._told: dict[str, Held] = {}
         self._groups: dict[str, list[str]] = {}
         self._failures: dict[str, str] = {}
@@ -155,7 +128,7 @@ class Agent(Service):
             self._sent += sum(offers[0].files.values()) * len(outcome.held)
             self._failures |= outcome.failed
             self._avoided |= dict.fromkeys(outcome.failed, time.monotonic() + AVOIDED_SECONDS)
-        self._note(instance, made, own=True)
+        self.inventory.note(instance, made, own=True)
         for address in outcome.behind:
             _log.info("%s does not keep up with %s", address, instance)
         for address, reason in outcome.failed.items():
@@ -182,18 +155,8 @@ class Agent(Service):
         self._holdings.link(instance, directory, new)
 
     def _fetch(self, instance: str, name: str) -> dict[str, Any]:
-        """Get a file from whichever host holds it; whether it is here now.
-
-        The task may have removed it because it was damaged. Then the version is not known to be complete until it is noted
-        again.
-        """
-        with self._noting:
-            held = self._held.get(instance)
-            if held is not None and held.complete:
-                complete = self._holdings.holds(instance, held.version, self._holdings.names(instance))
-                with self._lock:
-                    if self._held.get(instance) is held:
-                        self._held[instance] = replace(held, complete=complete)
+        """Get a file from whichever host holds it; whether it is here now. The task may have removed a damaged one."""
+        self.inventory.look(instance)
         self._pulls.complete(instance, [name])
         return {"found": self._holdings.path(instance, name).exists()}
 
@@ -215,7 +178,7 @@ class Agent(Service):
                 made, size = received
                 with self._lock:
                     self._received += size
-                self._note(offer.instance, made, own=False)
+                self.inventory.note(offer.instance, made, own=False)
         except ForebayError as error:
             _log.warning("%s", error)
             chain.refuse(reader, writer, str(error))
@@ -233,13 +196,13 @@ class Agent(Service):
     # What it tells the manager, and what it does then.
 
     def _beat(self) -> dict[str, Any]:
+        self._told = self.inventory.held()
+        held = {
+            instance: [str(each.version), each.bytes, each.batch, each.own, each.complete]
+            for instance, each in self._told.items()
+        }
         with self._lock:
             failures, self._failures = self._failures, {}
-            self._told = dict(self._held)
-            held = {
-                instance: [str(each.version), each.bytes, each.batch, each.own, each.complete]
-                for instance, each in self._told.items()
-            }
             sent, received = self._sent, self._received + self._pulls.received
         return {
             "host": self.host,
@@ -255,27 +218,21 @@ class Agent(Service):
     def _follow(self, reply: dict[str, Any]) -> None:
         """Take the replica groups; upload, pull and drop what the manager says."""
         for query in reply["queries"].keys() - self._queries:
-            self._chores.put(functools.partial(self._find, query))
+            self._chores.put(functools.partial(self.inventory.find, query))
         for query in self._queries.keys() - reply["queries"]:
-            self._chores.put(functools.partial(self._leave, query))
+            self._chores.put(functools.partial(self.inventory.leave, query))
         self._queries = reply["queries"]
         self._pulls.want(reply["wanted"])
         for instance in reply["dropped"]:
-            self._chores.put(functools.partial(self._drop, instance, self._told.get(instance)))
+            self._chores.put(functools.partial(self.inventory.drop, instance, self._told.get(instance)))
         with self._lock:
             self._groups = reply["groups"]
-            for instance, place in reply["uploading"].items():
-                held = self._held.get(instance)
-                if held is not None and held.complete:  # a commit wishes for its version after it was noted, so later
-                    self._uploads.wish(instance, held.version, (place[0], place[1]))
+        self.inventory.upload({instance: (place[0], place[1]) for instance, place in reply["uploading"].items()})
 
     def _upload_all(self) -> None:
         """Have all that is held whole uploaded: with the manager others may be lost that would have done so."""
-        with self._lock:
-            for instance, held in self._held.items():
-                place = self._queries.get(instance.partition("/")[0])
-                if held.complete and place is not None:
-                    self._uploads.wish(instance, held.version, (place[0], place[1]))
+        places = {each: self._queries.get(each.partition("/")[0]) for each in self.inventory.held()}
+        self.inventory.upload({each: (place[0], place[1]) for each, place in places.items() if place is not None})
 
     def _do_chores(self) -> None:
         """Do what looks at the disk for long, one thing after the other."""
@@ -286,43 +243,14 @@ class Agent(Service):
             except Exception:  # the manager says again what is to be dropped, and the disk is swept in an hour
                 _log.exception("the agent could not tidy up")
 
-    def _drop(self, instance: str, told: Held | None) -> None:
-        """Hold nothing of an instance any more, unless something has come since the manager was told, or is coming."""
-        with self._noting:
-            if told is None or self._held.get(instance) is not told or instance in self._pulls.under_way():
-                return
-            aside = self._holdings.put_aside(instance)
-            with self._lock:
-                del self._held[instance]
-            self._uploads.forget(instance)
-            self.preparations.forget(instance)
-        shutil.rmtree(aside, ignore_errors=True)
-
-    def _find(self, query: str) -> None:
-        """Know of what is held of a query since before this agent began."""
-        with contextlib.suppress(StateDirectoryError):  # on a disk that is full, say: then nobody sweeps
-            self._holdings.hold(query)
-        for instance in self._holdings.instances():
-            version = filenames.newest(self._holdings.names(instance)) if instance.startswith(f"{query}/") else None
-            if version is not None and instance not in self._held:
-                with contextlib.suppress(ForebayError):
-                    self._note(instance, self._holdings.read(instance, version), own=False)
-
-    def _leave(self, query: str) -> None:
-        """Hold nothing of a query that has ended long ago; its files are swept when left alone for as long again."""
-        with self._noting:
-            for instance in [each for each in self._held if each.startswith(f"{query}/")]:
-                with self._lock:
-                    del self._held[instance]
-                self._uploads.forget(instance)
-                self.preparations.forget(instance)
-        self._holdings.leave(query)
-
     def _tidy(self) -> None:
         """Remove what nobody uses; by now all that there is of the queries is held."""
-        self._holdings.touch(list(self._held))
+        self._holdings.touch(list(self.inventory.held()))
         self._holdings.sweep()
         local.sweep(self._holdings.root)
+
+    def _pulled(self, instance: str, made: Manifest) -> None:
+        self.inventory.note_pulled(instance, made)
 
     def _holders(self, instance: str) -> dict[str, Any]:
         return self._manager("holders", instance=instance)
@@ -348,31 +276,6 @@ class Agent(Service):
                 self._groups.setdefault(instance, group)
         now = time.monotonic()
         return [address for address in group if address != self.address and self._avoided.get(address, now) <= now]
-
-    def _note(self, instance: str, made: Manifest, *, own: bool) -> None:
-        """A version has come. What no kept version names goes."""
-        assert made.version is not None
-        self._holdings.remember(instance, made)
-        size = sum(segment.size for segment in made.segments.values())
-        with self._noting:
-            here = self._holdings.names(instance)
-            complete = self._holdings.holds(instance, made.version, here)
-            with self._lock:
-                held = self._held.get(instance)
-                newest = own or held is None or held.version.number <= made.version.number
-                if newest:
-                    self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
-            if own:
-                self.preparations.forget(instance)
-            elif newest and complete:
-                self.preparations.note(instance, made)
-        self._holdings.settle(instance, (made.version, *made.history), here)
-
-    def _note_pulled(self, instance: str, made: Manifest) -> None:
-        with self._lock:
-            held = self._held.get(instance)
-            own = held is not None and held.own and held.version == made.version
-        self._note(instance, made, own=own)
 
 
 def _free_bytes(root: Path) -> int:

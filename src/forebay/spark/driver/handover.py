@@ -23,26 +23,18 @@ from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import spread
 from forebay.spark.driver import metrics, replicas
 from forebay.spark.driver import query as queries
+from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handed import Handed, Placed, Records
 from forebay.spark.driver.openings import Opening
 from forebay.spark.driver.patience import Patience
-from forebay.spark.driver.steering import Executor, Steering
+from forebay.spark.driver.steering import Steering
+from forebay.spark.driver.transfer import Transfer
 
 if TYPE_CHECKING:
     from forebay.replication.manager import Partition
 
-AGENT_SECONDS = 60.0
-"""The agent of a target's host has to be there after so long."""
-
 WARM_SECONDS = 30.0
 """A target is warmed again if catching up took longer: Spark ends workers that have had nothing to do for a minute."""
-
-_PACE, _COPY_PACE = 0.05, 0.25
-_MICRO_BATCHES = 4
-"""Where no timeout is given a partition is to run elsewhere within so many times the length of a micro-batch at least."""
-
-_IDLE_SECONDS = 2.0
-"""A query that has run no micro-batch for so long is idle: nothing is to be waited for."""
 
 
 def handover(query: StreamingQuery) -> Handover:
@@ -112,6 +104,7 @@ class Handover:
         self._place = planned[0].place if planned else None
         location = queries.execution(query).resolvedCheckpointRoot()
         self._held = self._place.held(location, str(query.id))[0] if self._place else ""
+        self._transfer = Transfer(query, self.steering, self._manager, self._held)
         self._going_on = threading.Lock()
         self._records = Records()
 
@@ -166,13 +159,9 @@ class Handover:
 
     def balanced(self) -> dict[int, str]:
         """The moves that spread the partitions over the executors."""
-        usable, placement = self.usable(), self.steering.placement()
+        usable, placement = self.steering.usable(), self.steering.placement()
         cores = {each.id: each.cores for each in usable}
         return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0))
-
-    def usable(self) -> list[Executor]:
-        """The executors that can be given partitions."""
-        return [each for each in self.steering.executors() if not each.leaving and not each.excluded]
 
     def hosts(self) -> set[str]:
         """The addresses of the hosts that can hold replicas."""
@@ -207,7 +196,7 @@ class Handover:
 
         Without a timeout it goes on as long as hosts get more and more of the state.
         """
-        patience, hosts = Patience(timeout), {each.id: address_of(each.host) for each in self.usable()}
+        patience, hosts = Patience(timeout), {each.id: address_of(each.host) for each in self.steering.usable()}
         moving = self._moving(placement, hosts)
         if not moving:
             return Handed(reason)
@@ -217,9 +206,9 @@ class Handover:
         try:
             with handed.step("warm"):
                 self._warm(moving)
-            with self._invited(guests, patience):
+            with self._transfer.invited(guests, patience):
                 with handed.step("catchUp"):
-                    self._catch_up(guests, patience)
+                    self._transfer.catch_up(guests, patience)
                 with self._turn(patience):
                     if handed.seconds["catchUp"] > WARM_SECONDS:
                         with handed.step("warm"):
@@ -227,7 +216,7 @@ class Handover:
                     handed = replace(handed, moved=self._moves(moving))  # others have had their turn
                     opening = self._opening(moving, after=True)
                     with handed.step("microBatch"):
-                        self._switch(moving, patience)
+                        self._transfer.switch(moving, patience)
         except Exception as error:
             why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
             self._records.add(replace(handed, failed=why, ended=time.time()))
@@ -323,80 +312,8 @@ class Handover:
         at_work = set(self.steering.placement().values())
         if self._manager is not None:
             hosts = self.hosts()
-            at_work &= {each.id for each in self.usable() if address_of(each.host) in hosts}
+            at_work &= {each.id for each in self.steering.usable() if address_of(each.host) in hosts}
         self.ready(set(moving.values()) - at_work)
-
-    def _switch(self, moving: Mapping[int, str], patience: Patience) -> None:
-        """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""
-        before, progress = self.steering.placement(), self.query.lastProgress
-        if progress is not None:
-            patience.allow(_MICRO_BATCHES * progress["batchDuration"] / 1000)
-        self.steering.steer(moving)
-        try:
-            self._settle(moving, patience.deadline)
-        except Exception:
-            alive = {each.id for each in self.usable()}
-            origins = ((partition, before[partition]) for partition in moving)
-            self.steering.steer({partition: origin for partition, origin in origins if origin in alive})
-            raise
-
-    @contextlib.contextmanager
-    def _invited(self, guests: list[tuple[int, str]], patience: Patience) -> Iterator[None]:
-        """Hosts get the state of partitions, in the background, until this ends."""
-        if self._manager is None:
-            yield
-            return
-        for host in {host for _, host in guests}:
-            soon = min(patience.deadline, time.monotonic() + AGENT_SECONDS)
-            self._wait(lambda host=host: host in self._manager.hosts(), soon, f"the agent of {host} did not start")
-        with contextlib.ExitStack() as invited:
-            for partition, host in guests:
-                self._manager.invite(self._held, partition, host)
-                invited.callback(self._manager.dismiss, self._held, partition, host)
-            yield
-
-    def _catch_up(self, guests: list[tuple[int, str]], patience: Patience) -> None:
-        """Wait until hosts have the state of partitions."""
-        if self._manager is None:
-            return
-        for partition, host in guests:
-            while not self._manager.caught_up(self._held, partition, host):
-                patience.renew(sum(self._manager.missing(self._held, *guest) for guest in guests))
-                self._check(patience.deadline, f"{host} has not caught up with partition {partition}")
-                time.sleep(_COPY_PACE)
-
-    def _settle(self, moving: Mapping[int, str], deadline: float) -> None:
-        """Wait for a micro-batch that has begun after Spark was told, if there is any work."""
-        told = self.steering.batch
-        idle = time.monotonic() + _IDLE_SECONDS
-        while True:
-            progress = self.query.lastProgress
-            if progress is not None and told is not None and progress["batchId"] > told:
-                break
-            if self.query.status["isTriggerActive"]:
-                idle = time.monotonic() + _IDLE_SECONDS
-            elif time.monotonic() > idle:
-                return
-            self._check(deadline, "no micro-batch has ended since Spark was told")
-            time.sleep(_PACE)
-        now = self.steering.placement()
-        elsewhere = {partition: now[partition] for partition, target in moving.items() if now[partition] != target}
-        if elsewhere:
-            raise HandoverError(
-                f"Spark ran partitions {sorted(elsewhere)} elsewhere ({elsewhere}): their executors were busy for longer "
-                "than spark.locality.wait.process, or were lost. Raise that setting, or ask again."
-            )
-
-    def _wait(self, condition: Any, deadline: float, otherwise: str) -> None:
-        while not condition():
-            self._check(deadline, otherwise)
-            time.sleep(_PACE)
-
-    def _check(self, deadline: float, otherwise: str) -> None:
-        if not self.query.isActive:
-            raise HandoverError("the query has ended")
-        if time.monotonic() > deadline:
-            raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
 
 
 _managers: dict[str, Handover] = {}

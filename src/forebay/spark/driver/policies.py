@@ -20,10 +20,10 @@ from forebay.errors import ForebayError
 from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import best_move
 from forebay.spark.driver import metrics
+from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handover import Handover
 from forebay.spark.driver.levelling import SLOW, Levelling, measured
 from forebay.spark.driver.newcomers import Newcomers
-from forebay.spark.driver.steering import Executor
 from forebay.state import cluster
 from forebay.state.places import Root
 
@@ -102,7 +102,7 @@ class Policies:
 
     def _look(self) -> None:
         self._handover.opened()
-        executors = self._handover.usable()
+        executors = self._steering.usable()
         if self._acting:
             self._act(executors)
         self._enlist(executors)
@@ -179,7 +179,7 @@ class Policies:
 
         Executors that were dismissed, or have not been given their share yet, get those that no other one has the state of.
         """
-        others = [each for each in self._handover.usable() if each.id != executor.id]
+        others = [each for each in self._steering.usable() if each.id != executor.id]
         served = [each for each in others if each.id in self._newcomers.served] or others
         near, nearer = self._handover.near(others), self._handover.near(served)
         alone = [partition for partition in partitions if near.get(partition) and not nearer.get(partition)]

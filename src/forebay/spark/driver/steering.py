@@ -31,23 +31,21 @@ lost partitions are wanted.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
+from forebay.spark.driver.coordinator import Coordinator
+from forebay.spark.driver.executors import Executor, Executors
 from forebay.spark.driver.locality import let_go
-from forebay.spark.driver.trees import elements
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
-from forebay.store.archive import archive_at
 
 _log = logging.getLogger("forebay")
 
@@ -55,45 +53,11 @@ _PACE = 0.05
 """Seconds between two looks at the executors and at the micro-batch."""
 
 
-@dataclass(frozen=True)
-class Executor:
-    """An executor.
-
-    Attributes
-    ----------
-    id : str
-        Spark's name of the executor.
-    host : str
-        The address of the executor's host, as Spark has it.
-    cores : int
-        How many tasks it can run at a time, if a task takes one core.
-    leaving : bool
-        Whether it is being decommissioned: Spark gives it no new task.
-    excluded : bool
-        Whether Spark gives it no task because tasks have failed there.
-    """
-
-    id: str
-    host: str
-    cores: int
-    leaving: bool = False
-    excluded: bool = False
-
-
 OnLost = Callable[[Executor, list[int]], Mapping[int, str] | None]
 """What is asked where the state partitions of a lost executor go: executors' ids, by state partition."""
 
 OnJoined = Callable[[Executor], None]
 """What is told of an executor that has joined."""
-
-
-@dataclass(frozen=True)
-class _Store:
-    """A state store of a stateful operator, which has as many state partitions as the query."""
-
-    operator: int
-    name: str
-    partitions: int
 
 
 class Steering:
@@ -111,18 +75,9 @@ class Steering:
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         self._execution = queries.execution(query)
-        session, jvm = self._execution.sparkSessionForStream(), SparkContext._jvm
-        assert jvm is not None
-        self._context = session.sparkContext()
-        self._state = jvm.org.apache.spark.sql.execution.streaming.state
-        self._coordinator = self._state.StateStoreCoordinatorRef.forDriver(
-            self._context.env(), session.sessionState().conf()
-        )
-        self._nothing = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
-        self._run = jvm.java.util.UUID.fromString(str(query.runId))
-        self._root = f"{self._execution.resolvedCheckpointRoot()}/state"
-        self._stores: list[_Store] = []
-        self._providers: dict[int, list[Any]] = {}
+        self._context = self._execution.sparkSessionForStream().sparkContext()
+        self._executors = Executors(self._context)
+        self._coordinator = Coordinator(query, self._execution)
         self._lock = threading.RLock()  # of the four that follow
         self._wanted: dict[int, Executor] = {}
         self._disturbed: set[int] = set()
@@ -136,23 +91,21 @@ class Steering:
 
     def executors(self) -> list[Executor]:
         """The executors that are alive, by number. One that has just come is left out until Spark knows its port."""
-        listed, leaving = self._context.statusStore().executorList(True), self._leaving(alive := self._alive())
-        found = [
-            Executor(each.id(), host, each.totalCores(), each.id() in leaving, each.isExcluded())
-            for each in elements(listed)
-            if each.id() in alive and (host := each.hostPort().rpartition(":")[0])  # without a port it is not ready
-        ]
-        return sorted(found, key=lambda each: (len(each.id), each.id))
+        return self._executors.listed()
+
+    def usable(self) -> list[Executor]:
+        """The executors that can be given partitions."""
+        return [each for each in self.executors() if not each.leaving and not each.excluded]
 
     @property
     def partitions(self) -> int:
         """How many state partitions the query has; 0 before its first micro-batch has been planned."""
-        return max((store.partitions for store in self._known()), default=0)
+        return self._coordinator.partitions
 
     @property
     def operators(self) -> list[int]:
         """The numbers that Spark has given to the stateful operators of the query, forebay's and its own."""
-        return sorted({store.operator for store in self._known()})
+        return self._coordinator.operators
 
     def placement(self, operator: int | None = None) -> dict[int, str | None]:
         """The executor of each state partition: the one that has loaded it last, or that it has been steered to.
@@ -166,14 +119,11 @@ class Steering:
             One of `operators`; the first one if not given.
         """
         wanted = min(self.operators, default=0) if operator is None else operator
-        at = [place for place, store in enumerate(self._known()) if store.operator == wanted]
-        alive, found = self._alive(), {}
-        for partition in range(self.partitions):
-            providers = self._of(partition)
-            found[partition] = next(
-                (each for each in (self._location(providers[place]) for place in at) if each in alive), None
-            )
-        return found
+        alive = self._executors.alive()
+        return {
+            partition: next((each for each in self._coordinator.locations(partition, wanted) if each in alive), None)
+            for partition in range(self.partitions)
+        }
 
     def steer(self, placement: Mapping[int, str]) -> None:
         """Have state partitions run on other executors, from the next micro-batch on.
@@ -224,7 +174,7 @@ class Steering:
         Else a micro-batch may begin, and wait for its first tasks there, which take half a minute if there is little CPU.
         What else there is to do before state partitions move there, `warm` does.
         """
-        Warming(self._execution, _place_of(executor), executor.cores).claim()
+        Warming(self._execution, executor.location, executor.cores).claim()
 
     def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
         """Have executors ready for tasks of operators, before state partitions move there.
@@ -244,7 +194,7 @@ class Steering:
         wanted = set(executors)
         for executor in self.executors():
             if executor.id in wanted:
-                Warming(self._execution, _place_of(executor), executor.cores).warm(self.operators, place)
+                Warming(self._execution, executor.location, executor.cores).warm(self.operators, place)
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""
@@ -253,7 +203,7 @@ class Steering:
             self._watcher.join()
 
     def _chosen(self, placement: Mapping[int, str]) -> dict[int, Executor]:
-        known, partitions = {each.id: each for each in self.executors() if not each.leaving}, self.partitions
+        known, partitions = self._executors.staying(), self.partitions
         for partition, executor in placement.items():
             if not 0 <= partition < partitions:
                 raise InvalidArgument(
@@ -277,13 +227,13 @@ class Steering:
 
         Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
         """
-        batch, present, failed = self.batch, {each.id: each for each in self.executors() if not each.leaving}, False
+        batch, present, failed = self.batch, self._executors.staying(), False
         while not self._closed.wait(_PACE):
             try:
                 if not self._query.isActive:
                     return
                 alive = self._seen_alive()
-                there = alive - self._leaving(alive)
+                there = alive - self._executors.leaving(alive)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
@@ -326,7 +276,7 @@ class Steering:
                 placement.update(callback(executor, partitions) or {})
             except Exception:
                 _log.exception("forebay could not ask where the state partitions of executor %s go", executor.id)
-        staying = {each.id for each in self.executors() if not each.leaving}
+        staying = self._executors.staying()
         placement = {partition: each for partition, each in placement.items() if each in staying}
         try:
             self.steer(placement)
@@ -338,7 +288,7 @@ class Steering:
 
     def _seen_alive(self) -> frozenset[str]:
         """The executors that are alive. Nothing waits in vain for those that were so at the last look."""
-        before, self._seen = self._seen, self._alive()
+        before, self._seen = self._seen, self._executors.alive()
         if before - self._seen and not (self._going is not None and self._going.is_alive()):
             of_the_query = self._context, str(self._query.runId)
             self._going = threading.Thread(target=let_go, args=of_the_query, name="forebay locality", daemon=True)
@@ -349,79 +299,22 @@ class Steering:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""
         wanted = self._wanted.get(partition)
         before = {wanted.id} if wanted is not None else self._before.get(partition, set())
-        return executor in before | self._locations(partition)
+        return executor in before.union(self._coordinator.locations(partition))
 
     def _where_others_are(self) -> dict[int, set[str | None]]:
         """The executors of the partitions that nobody has steered, if it is known for good what stores there are."""
-        others = [each for each in range(self.partitions) if each not in self._wanted] if self._stores else []
-        return {each: self._locations(each) for each in others}
-
-    def _locations(self, partition: int) -> set[str | None]:
-        return {self._location(provider) for provider in self._of(partition)}
+        others = set(range(self.partitions)).difference(self._wanted) if self._coordinator.knows_all else set[int]()
+        return {each: set(self._coordinator.locations(each)) for each in others}
 
     def _report(self, partitions: Iterable[int]) -> None:
         """Tell the coordinator where partitions are wanted."""
         for partition in partitions:
             wanted = self._wanted.get(partition)
             if wanted is not None:
-                for provider in self._of(partition):
-                    self._coordinator.reportActiveInstance(provider, wanted.host, wanted.id, self._nothing)
-
-    def _location(self, provider: Any) -> str | None:
-        found = self._coordinator.getLocation(provider)
-        return str(found.get()).rpartition("_")[2] if found.isDefined() else None  # executor_HOST_ID
-
-    def _of(self, partition: int) -> list[Any]:
-        """How Spark names a state partition in each store."""
-        stores = self._known()
-        if len(self._providers.get(partition, ())) < len(stores):
-            self._providers[partition] = [
-                self._state.StateStoreProviderId(
-                    self._state.StateStoreId(self._root, store.operator, partition, store.name), self._run
-                )
-                for store in stores
-            ]
-        return self._providers[partition]
-
-    def _known(self) -> list[_Store]:
-        """The state stores of the query, as its checkpoint has them."""
-        if self._stores:
-            return self._stores
-        found = _stores_in(self._root)
-        if self._query.lastProgress is not None:  # before, there may be more to come
-            self._stores = found
-        return found
-
-    def _alive(self) -> frozenset[str]:
-        if self._context.isLocal():
-            return frozenset(["driver"])
-        return frozenset(filter(None, self._context.schedulerBackend().getExecutorIds().mkString(",").split(",")))
-
-    def _leaving(self, executors: Iterable[str]) -> frozenset[str]:
-        scheduler = self._context.taskScheduler()
-        return frozenset(each for each in executors if scheduler.getExecutorDecommissionState(each).isDefined())
+                self._coordinator.report(partition, wanted)
 
     @property
     def batch(self) -> int | None:
         """The micro-batch that has been planned last in this run."""
         last = self._execution.lastExecution()
         return None if last is None else int(last.currentBatchId())
-
-
-def _place_of(executor: Executor) -> str:
-    """An executor as Spark names it where a task had best run."""
-    return f"executor_{executor.host}_{executor.id}"
-
-
-def _stores_in(root: str) -> list[_Store]:
-    """The state stores that Spark has written down in a checkpoint; in the newest form that each operator has."""
-    state, found = archive_at(root), []
-    for operator in filter(str.isdigit, state.directories()):
-        for place in ("_metadata/v2", "_metadata"):
-            directory = state.within(f"{operator}/{place}")
-            names = [name for name in directory.names() if name.isdigit() or name == "metadata"]
-            if names:
-                told = json.loads(directory.read(max(names, key=lambda name: (len(name), name))).splitlines()[1])
-                found += [_Store(int(operator), each["storeName"], each["numPartitions"]) for each in told["stateStoreInfo"]]
-                break
-    return sorted(found, key=lambda store: store.operator)

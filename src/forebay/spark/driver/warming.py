@@ -77,7 +77,11 @@ class Warming:
     def claim(self) -> None:
         """Take all slots at once, before a micro-batch does, and keep them until tasks of pack run there as elsewhere."""
         with self._for_the_query():
-            self._pack(self._planned(wait=False))
+            last = self._planned(wait=False)
+            if last is None:  # a micro-batch may be about to begin
+                self._pack(None)
+                last = self._planned()
+            self._pack(last)
 
     def warm(self, operators: list[int], place: Place | None) -> None:
         """Have it ready; returns when it is.
@@ -109,7 +113,7 @@ class Warming:
     def _pack(self, last: Any | None) -> None:
         """Load in each slot what Python workers need, then read and pack some of what a micro-batch has packed, once more.
 
-        That is one job: while it has tasks that wait, none of a micro-batch that has begun later gets a slot.
+        That is one job: while it has tasks that wait, none of a micro-batch that begins later gets a slot.
         """
         with _if_possible("pack what has been packed"):
             rows, parts = self._slots.toJavaRDD(), [*range(self._cores)]
