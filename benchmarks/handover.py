@@ -95,7 +95,7 @@ LOST = ("lost", "cut")
 """The events after which partitions have to be recovered."""
 NORMAL, AFTER = 6, 8
 """Micro-batches before an event that say what is normal, and those that are waited for after it, at least."""
-LIMIT = 300
+LIMIT = 360
 """Seconds after an event that are watched, at most."""
 OUTPUT = str(hosts.BASE / "out")
 CHECK, CHECK_PORTION = 0.05, 3.0

@@ -17,6 +17,7 @@ from forebay.spark.driver import checkpoint, conf, configure, shared_classes
 from forebay.spark.driver.configure import (
     CHANGELOG,
     DAEMON,
+    HANDING_SHUFFLES_ON,
     LOADED,
     LOCALITY_OF_STATE,
     LOGS,
@@ -132,6 +133,14 @@ def test_tasks_give_a_lost_host_up_sooner_where_state_has_replicas(fresh):
         builder = SparkSession.builder.master(master).config("spark.forebay.durability", "replicas")
         assert settings(builder).get(RETRIES) == tries
     assert RETRIES not in settings(SparkSession.builder.master("spark://master:7077"))
+
+
+def test_an_executor_that_is_retired_hands_its_shuffles_on(fresh):
+    for master, value in (("spark://master:7077", "true"), ("local[2]", None)):
+        builder = SparkSession.builder.master(master).config("spark.decommission.enabled", "true")
+        assert settings(builder).get(HANDING_SHUFFLES_ON) == value
+        builder = SparkSession.builder.master(master).config("spark.decommission.enabled", "false")
+        assert HANDING_SHUFFLES_ON not in settings(builder)
 
 
 def test_what_is_set_is_left_alone(fresh, monkeypatch):

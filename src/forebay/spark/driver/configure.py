@@ -41,8 +41,9 @@ LOADED = "forebay.spark.worker.daemon"
 PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
 RETRY_WAIT, RETRIES = "spark.shuffle.io.retryWait", "spark.shuffle.io.maxRetries"
+DECOMMISSION, HANDING_SHUFFLES_ON = "spark.decommission.enabled", "spark.storage.decommission.enabled"
 
-STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT, RETRIES)
+STATIC = (SOCKETS, DAEMON, LOCALITY_OF_STATE, RETRY_WAIT, RETRIES, HANDING_SHUFFLES_ON)
 """What counts only if it is set before there is a session, of what `missing` may name."""
 
 LOCAL = "local[*]"
@@ -125,6 +126,8 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
         settings[RETRY_WAIT] = "1s"
     if not is_local(master) and given.get(DURABILITY) == "replicas":
         settings[RETRIES] = "1"
+    if not is_local(master) and given.get(DECOMMISSION) == "true":
+        settings[HANDING_SHUFFLES_ON] = "true"
     if is_local(master):
         settings[PATH] = str(Path(site.__file__).parent)
         if _is_here(given.get("spark.hadoop.fs.defaultFS", "file:///")) and not tries_again(master):
