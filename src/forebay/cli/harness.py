@@ -260,9 +260,8 @@ def _events(experiment: Experiment) -> int | None:
 
 
 def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Iterator[pa.RecordBatch]:
-    from forebay.harness.access import limited
 
-    for batch in limited(driver.accesses(experiment.streams), experiment.limit):
+    for batch in driver.accesses(experiment.streams, limit=experiment.limit):
         progress.reach(driver.events)
         yield batch
 

@@ -41,7 +41,6 @@ def advise(
     All stores are driven with the first accesses of the experiment, several times. At most it takes the number of stores,
     and 3 more, times the rounds and seconds.
     """
-    from forebay.harness.access import limited
     from forebay.harness.advice import Sample, advised, enough, pattern_of, ranked, reasons, verdict
     from forebay.harness.comparison import Comparison, of_experiment
     from forebay.harness.driver import Driver
@@ -51,10 +50,10 @@ def advise(
     total = (len(names) + len(_PARTS)) * rounds
     with watching(total) as (watch, done):
         watch("the sample", 0, 1)
-        batches = list(limited(Driver(described.operator).accesses(described.streams), sample))
+        batches = list(Driver(described.operator).accesses(described.streams, limit=sample))
         if not batches:
             raise InvalidArgument(f"{experiment} has no events, so there is nothing to measure")
-        found = Sample.of(batches)
+        found = Sample.of(batches, merging=described.operator.merging)
         workload = of_experiment(experiment.stem, described, described.workload, found.accesses)
         comparison = Comparison(names, described.memory, rounds, seconds, directory, watch)
         comparison.run([workload])
@@ -76,7 +75,8 @@ def advise(
     if comparison.interrupted:
         console.print("Ended from the keyboard: this is what was measured until then, and no advice.")
         raise SystemExit(INTERRUPTED)
-    _, memory_said = enough([(memory, ranked(rows)[0]) for memory, rows in by_memory.items()])
+    served = [(memory, fastest[0]) for memory, rows in by_memory.items() if (fastest := ranked(rows))]
+    memory_said = enough(served)[1] if served else "With less memory, it did not serve the workload."
     console.print(f"[bold]Use {advised(ranking).name}.[/bold] {escape(' '.join(verdict(ranking)))}", soft_wrap=True)
     for title, sentences in (
         ("settings", [memory_said]),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.errors import InvalidArgument
@@ -76,8 +77,8 @@ class Sample:
         return self.working * self.key_bytes
 
     @classmethod
-    def of(cls, batches: Sequence[pa.RecordBatch]) -> Sample:
-        """The description of some accesses.
+    def of(cls, batches: Sequence[pa.RecordBatch], *, merging: bool = False) -> Sample:
+        """The description of some accesses; ``merging`` says that they are of windows that merge, as sessions do.
 
         Examples
         --------
@@ -89,9 +90,7 @@ class Sample:
         """
         trace = AccessTrace.of(batches)
         table = pa.Table.from_batches(batches, SCHEMA)
-        size, merged, put = table["size"].to_numpy(), trace.operation == MERGE, trace.operation == PUT
-        most = np.bincount(trace.keys[merged], size[merged], trace.count)
-        np.maximum.at(most, trace.keys[put], size[put])
+        merged = trace.operation == MERGE
         distances, working = analysis.stack_distances(trace), analysis.working_set(trace, 1)
         return cls(
             accesses=len(trace),
@@ -102,8 +101,8 @@ class Sample:
             shuffled=float(analysis.stack_distances(trace.shuffled()).mean()) if len(distances) else 0.0,
             cached=int(np.percentile(distances, _CACHED)) + 1 if len(distances) else 0,
             working=int(working.max()),
-            key_bytes=KEY_BYTES + float(most.mean()),
-            patterns=_patterns(table),
+            key_bytes=KEY_BYTES + float(_most_bytes(trace, table["size"].to_numpy()).mean()),
+            patterns=_patterns(table, merging=merging),
             growing=bool(working[-len(working) // 8 :].max() > 1.1 * working[: len(working) // 2 + 1].max()),
         )
 
@@ -261,7 +260,20 @@ def enough(by_memory: Sequence[tuple[int, Ranked]]) -> tuple[int, str]:
     return least, f"memory_mb = {least} is within the noise of {most}{f'; {worse}' if worse else ''}."
 
 
-def _patterns(table: pa.Table) -> dict[str, float]:
+def _most_bytes(trace: AccessTrace, size: Numbers) -> npt.NDArray[np.floating[Any]]:
+    """How large the value of each key is at most: what is merged from one time that it is put or deleted to the next."""
+    order = np.argsort(trace.keys, kind="stable")
+    keys, operation, sizes = trace.keys[order], trace.operation[order], size[order].astype(np.float64)
+    sizes[~np.isin(operation, (MERGE, PUT))] = 0
+    begins = np.isin(operation, (PUT, DELETE)) | np.diff(keys, prepend=-1).astype(bool)
+    first = np.flatnonzero(begins)
+    most = np.zeros(trace.count)
+    if len(first):
+        np.maximum.at(most, keys[first], np.add.reduceat(sizes, first))
+    return most
+
+
+def _patterns(table: pa.Table, *, merging: bool) -> dict[str, float]:
     operation, family = table["operation"].to_numpy(), table["family"].to_numpy()
     start, length = table["start"].to_numpy(), table["end"].to_numpy() - table["start"].to_numpy()
     shares: dict[str, float] = {}
@@ -270,7 +282,8 @@ def _patterns(table: pa.Table) -> dict[str, float]:
         if not (operation[own] == MERGE).any():
             pattern = "RMW"
         else:
-            pattern = "AAR" if _aligned(start[own], length[own]) and not (operation[own] == PUT).any() else "AUR"
+            aligned = not merging and _aligned(start[own], length[own]) and not (operation[own] == PUT).any()
+            pattern = "AAR" if aligned else "AUR"
         shares[pattern] = shares.get(pattern, 0.0) + float(own.mean())
     return dict(sorted(shares.items(), key=lambda one: -one[1]))
 

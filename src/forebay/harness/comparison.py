@@ -262,13 +262,13 @@ def of_experiment(stream: str, experiment: Experiment, name: str, limit: int | N
 
     def accesses() -> Iterator[pa.RecordBatch]:
         operator = _operator(experiment, name)
-        return limited(Driver(operator).accesses(_streams(experiment, operator.inputs)), limit or experiment.limit)
+        return Driver(operator).accesses(_streams(experiment, operator.inputs), limit=limit or experiment.limit)
 
     return Workload(stream, name, GENERATED, accesses)
 
 
 def of_ycsb(name: str, operations: int) -> Workload:
-    """A core workload of YCSB by its name, such as ``ycsb-a``.
+    """A core workload of YCSB by its name, such as ``ycsb-a``: so many operations, and no more accesses than that.
 
     Examples
     --------
@@ -276,7 +276,7 @@ def of_ycsb(name: str, operations: int) -> Workload:
     'ycsb-d'
     """
     described = replace(CORE[name.removeprefix("ycsb-")], operations=operations)
-    return Workload("YCSB", name, GENERATED, described.run, described.load)
+    return Workload("YCSB", name, GENERATED, lambda: limited(described.run(), operations), described.load)
 
 
 def contrasts(workload: Workload) -> Iterator[Workload]:

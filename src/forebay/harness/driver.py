@@ -8,6 +8,7 @@ over events is compiled.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from forebay.errors import InvalidArgument
 from forebay.harness import driver_kernels as kernels
-from forebay.harness.access import SCHEMA, Operation
+from forebay.harness.access import SCHEMA, Operation, limited
 from forebay.harness.events import BEGINNING, END, Events, Stream, Times, merged
 
 NEVER = kernels.NEVER
@@ -28,6 +29,8 @@ NEVER = kernels.NEVER
 MOST_STATES = 1 << 12
 
 _BATCH = 1 << 17
+_ROWS, _FEW_EVENTS = 1 << 18, 1 << 10
+"""So many rows of `Assigned` are made at once, about, and of so many events the first ones."""
 
 
 class Request(NamedTuple):
@@ -149,6 +152,8 @@ class Driver:
         self._directory = self._free = np.empty(0, np.int32)
         self._heap: tuple[npt.NDArray[Any], ...] = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
         self._grow(1 << 10)
+        self._at_once = _FEW_EVENTS
+        self._batch = self._left = _BATCH
         self._room(_BATCH)
 
     @property
@@ -166,7 +171,7 @@ class Driver:
         """How many state machines there are now, those among them that a merge has ended."""
         return int(self._scalars[kernels.USED] - self._scalars[kernels.FREE])
 
-    def accesses(self, streams: Sequence[Stream], drain: bool = True) -> Iterator[pa.RecordBatch]:
+    def accesses(self, streams: Sequence[Stream], drain: bool = True, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The accesses that the events of some streams cause, as record batches of `forebay.harness.access.SCHEMA`.
 
         Parameters
@@ -175,37 +180,54 @@ class Driver:
             As many as the operator has inputs, or more: those beyond count as the last one.
         drain : bool
             At the end all windows expire, as at the end of a stream in Flink.
+        limit : int, optional
+            So many accesses are made at most; `events` counts those that caused them.
         """
         if self.events:
             raise InvalidArgument("this driver has run already, and its watermark is at the end; make another one")
         if len(streams) < self.operator.inputs:
             name, inputs = type(self.operator).__name__, self.operator.inputs
             raise InvalidArgument(f"{name} has {inputs} inputs; give it as many sources, not {len(streams)}")
-        for block in merged(streams):
+        self._left = sys.maxsize if limit is None else limit
+        self._room(min(self._batch, max(self._left, 1)))
+        yield from limited(self._accesses(streams, drain), limit)
+
+    def _accesses(self, streams: Sequence[Stream], drain: bool) -> Iterator[pa.RecordBatch]:
+        for block in self._pieces(merged(streams)):
             side = np.minimum(block.side, self.operator.inputs - 1)
             symbols = (2 * side + block.final).astype(np.int32)
             rows = self.operator.assign_state_machines(block)
+            self._at_once = max(1, _ROWS * len(block) // max(len(rows.event), 1))
             columns = (block.key, block.size, block.arrival, symbols, block.watermark)
-            yield from self._drive(rows, columns)
-            self.events += len(block)
+            yield from self._drive(rows, columns, len(block))
             last = block.arrival[-1:]
         if drain and self.events:
             nothing = np.zeros(0, np.int64)
             rows = Assigned(nothing, nothing, nothing, nothing, np.zeros(0, np.int32))
             zero = np.zeros(1, np.int64)
-            yield from self._drive(rows, (zero, zero, last, np.zeros(1, np.int32), np.array([END])))
+            yield from self._drive(rows, (zero, zero, last, np.zeros(1, np.int32), np.array([END])), 0)
         yield from self._flush()
 
-    def _drive(self, rows: Assigned, columns: tuple[npt.NDArray[Any], ...]) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, blocks: Iterator[Events]) -> Iterator[Events]:
+        """The events, as many at a time as belong to a bounded number of state keys."""
+        for block in blocks:
+            begin = 0
+            while begin < len(block):
+                piece = block.part(slice(begin, begin + self._at_once))
+                begin += len(piece)
+                yield piece
+
+    def _drive(self, rows: Assigned, columns: tuple[npt.NDArray[Any], ...], events: int) -> Iterator[pa.RecordBatch]:
         given = tuple(np.ascontiguousarray(each, np.int64) for each in rows)
         block = tuple(np.ascontiguousarray(each) for each in columns)
-        row = 0
+        row, before, number = 0, self.events, given[0]
         while True:
             row = kernels.drive(
                 *(self._machines, self._directory, self._heap, self._free, self._scalars, self.operator.merging),
                 *(self._runs, self._ends, self._requests, self._most, given, block, row, self._out),
             )
             why = self._scalars[kernels.WHY]
+            self.events = before + (int(number[row]) if row < len(number) else events)
             if why == kernels.DONE:
                 return
             if why == kernels.SLOTS_FULL:
@@ -213,13 +235,15 @@ class Driver:
             elif self._scalars[kernels.AT]:
                 yield from self._flush()
             else:
+                self._batch = max(self._batch, 2 * len(self._out[0]))
                 self._room(2 * len(self._out[0]))
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         count = int(self._scalars[kernels.AT])
         if count:
             yield pa.RecordBatch.from_arrays([pa.array(column[:count]) for column in self._out], schema=SCHEMA)
-            self._room(len(self._out[0]))
+            self._left -= count
+            self._room(min(self._batch, max(self._left, 1)))
 
     def _room(self, accesses: int) -> None:
         """New arrays for accesses; those before belong to the batch that was made of them."""

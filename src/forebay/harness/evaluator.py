@@ -263,8 +263,9 @@ def _serve(
             done += 1
             instants[done] = clock()
     finally:
+        done -= done > 0 and not instants[done]  # interrupted between the two
         taken = np.diff(np.array(instants[: done + 1], np.int64))
-        codes, owners, finders = codes[:done], owners[:done], owners[np.array(found, np.intp)]
+        codes, owners, finders = codes[:done], owners[:done], owners[[each for each in found if each < done]]
         for owner, each in enumerate(measured):
             own = owners == owner
             for operation in (GET, PUT, MERGE, DELETE):
