@@ -3,15 +3,19 @@
 import contextlib
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.aggregates.moving import Frames
+from forebay.engine.framed import framed
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.portions import PORTION_BYTES
+from forebay.engine.results import conforming, results
 from forebay.engine.window_join import WindowJoin
 from forebay.store.aligned import SLICE
 from forebay.store.options import Options
@@ -22,6 +26,14 @@ INSTANT = pa.timestamp("us")
 WINDOW = pa.struct([("start", INSTANT), ("end", INSTANT)])
 NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 FIRST = BoundAggregate("text", "first", ("text",), (pa.string(),), pa.string(), {"ignorenulls": False})
+PERCENTAGES = [place / LENGTH for place in range(LENGTH // 8)]
+SKETCHES = [
+    BoundAggregate("text", "hll_sketch_agg", ("text",), (pa.string(),), pa.binary(), {"lgConfigK": 15}),
+    BoundAggregate(
+        "text", "count_min_sketch", ("text",), (pa.string(),), pa.binary(), {"eps": 0.001, "confidence": 0.8, "seed": 1}
+    ),
+    BoundAggregate("text", "percentile", ("n",), (pa.float64(),), pa.list_(pa.float64()), {"percentage": PERCENTAGES}),
+]
 LIST = BoundAggregate("text", "collect_list", ("text",), (pa.string(),), pa.list_(pa.string()))
 SECOND = 1_000_000
 
@@ -89,3 +101,22 @@ def test_results_go_on_in_portions(tmp_path, plan, rows):
     assert found == RESULTS
     assert sum(sizes) > 2 * PORTION_BYTES
     assert max(sizes) < 2 * PORTION_BYTES
+
+
+@pytest.mark.parametrize("aggregate", SKETCHES, ids=lambda aggregate: aggregate.function)
+@pytest.mark.parametrize("ranges", [False, True], ids=["grouped", "ranges"])
+def test_results_that_are_larger_than_their_state_go_on_in_portions(aggregate, ranges):
+    keys = np.arange(RESULTS)
+    rows = pl.DataFrame({"k0": keys, "text": ["x"] * RESULTS, "n": np.ones(RESULTS)})
+    schema = pa.schema([("k", pa.int64()), ("text", aggregate.result)])
+    aggregation = Aggregation(("k0",), (aggregate,))
+    windows = CountWindows(1, 1, True)
+    plan = WindowPlan(windows, pa.schema([]), ("k0",), aggregation, Pattern.AUR, schema, Options())
+    if ranges:
+        found = framed(plan, rows, Frames(keys, keys, keys + 1), lambda ids, columns: conforming(columns, schema))
+    else:
+        found = results(plan, rows, lambda windows: np.zeros((len(windows), 2), np.int64), partial=False, only=0)
+    sizes = [(batch.num_rows, batch.nbytes) for batch in found]
+    assert sum(count for count, _ in sizes) == RESULTS
+    assert sum(size for _, size in sizes) > 2 * PORTION_BYTES
+    assert max(size for _, size in sizes) < 2 * PORTION_BYTES

@@ -68,6 +68,11 @@ class Aggregation:
         """The columns of partial aggregates."""
         return (*self.keys, ROWS, *self._parts)
 
+    @property
+    def result_bytes(self) -> int:
+        """How many bytes results have, at least, whatever their partial aggregates have."""
+        return sum(_function(aggregate).result_bytes(aggregate) for aggregate in self.aggregates)
+
     def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates, one row per key (and per value of ``by``) in order of arrival, with a `ROWS` column."""
         by, parts = [*by, *self.keys], {ROWS: _ROWS, **self._parts}

@@ -50,6 +50,11 @@ class Table:
         seed = (seed + (1 << 31)) % (1 << 32) - (1 << 31)
         return cls(math.ceil(-math.log1p(-confidence) / math.log(2)), math.ceil(2.0 / eps), seed)
 
+    @property
+    def size(self) -> int:
+        """The bytes of a sketch's counts."""
+        return 8 * self.depth * self.width
+
     def cells(self, values: pl.Series) -> pl.Series:
         """The cells of each value, numbered row by row, as a list."""
         if values.dtype in (pl.String, pl.Binary):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from forebay.aggregates import frequent
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.frequent import COUNT, ITEM, PLACE
-from forebay.aggregates.holistic import percentiles
+from forebay.aggregates.holistic import percentiles, result_bytes
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
 from forebay.aggregates.sketches import joined, of_all
 from forebay.aggregates.sorting import interpolated_counts
@@ -54,7 +54,7 @@ def _distinct_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Ar
     return to_arrow(partials[_name(aggregate)].list.len().cast(pl.Int64), aggregate.result)
 
 
-_percentile = Function(_counts, _percentile_result)
+_percentile = Function(_counts, _percentile_result, result_bytes)
 
 FUNCTIONS = {
     "median": _percentile,

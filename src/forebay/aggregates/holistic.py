@@ -56,6 +56,12 @@ def percentiles(
     return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=nulls).cast(aggregate.result)
 
 
+def result_bytes(aggregate: BoundAggregate) -> int:
+    """The bytes of the percentiles that an aggregate asks for, where they are several."""
+    percentages = aggregate.options.get("percentage")
+    return 0 if isinstance(percentages, int | float | None) else 8 * len(percentages)
+
+
 # the others ------------------------------------------------------------------------------------------------------------
 
 
@@ -95,7 +101,7 @@ def _compared(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     return to_arrow(with_one_zero(partials[_name(aggregate)]), aggregate.result)
 
 
-_percentile = Function(_all, _percentile_result)
+_percentile = Function(_all, _percentile_result, result_bytes)
 
 FUNCTIONS = {
     "median": _percentile,

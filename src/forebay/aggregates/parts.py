@@ -58,10 +58,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Function:
-    """An aggregate function: the parts of its state, and its result from those columns of a frame of partials."""
+    """An aggregate function.
+
+    Attributes
+    ----------
+    parts : callable
+        The parts of its state.
+    finish : callable
+        Its results, from those columns of a frame of partials.
+    result_bytes : callable
+        How many bytes each result has whatever its state has, as a table of counters does of which few were counted.
+    """
 
     parts: Callable[[BoundAggregate], Parts]
     finish: Callable[[BoundAggregate, pl.DataFrame], pa.Array]
+    result_bytes: Callable[[BoundAggregate], int] = lambda aggregate: 0
 
 
 def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
+from forebay.aggregates.holistic import result_bytes
 from forebay.aggregates.incremental import number_of
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow
 
@@ -172,8 +173,8 @@ _kll_sketch = Function(_kll, _kll_result)
 FUNCTIONS = {
     "kll_sketch_agg_double": _kll_sketch,
     "kll_sketch_agg_bigint": _kll_sketch,
-    "approx_percentile": Function(_kll, _percentile_result),
-    "hll_sketch_agg": Function(_hll, _hll_result),
+    "approx_percentile": Function(_kll, _percentile_result, result_bytes),
+    "hll_sketch_agg": Function(_hll, _hll_result, lambda aggregate: 1 << aggregate.options["lgConfigK"]),
     "approx_top_k": Function(_top, _top_result),
-    "count_min_sketch": Function(_cells, _cells_result),
+    "count_min_sketch": Function(_cells, _cells_result, lambda aggregate: _table(aggregate).size),
 }

@@ -45,7 +45,8 @@ def framed(
         return
     at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}
     others = replace(aggregation, aggregates=tuple(each for each in aggregation.aggregates if not moves(each)))
-    for some in together(_shares(rows, frames, keys, at_once.values(), alone=bool(others.aggregates)), 1):
+    shares = _shares(rows, frames, keys, at_once.values(), alone=bool(others.aggregates))
+    for some in together(shares + aggregation.result_bytes / PORTION_BYTES, 1):
         ids = numbers[some]
         one_by_one: Iterator[pa.Array] = iter(())
         if others.aggregates:

@@ -50,10 +50,14 @@ def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[slice]:
     yield from map(slice, bounds, bounds[1:])
 
 
-def portions(rows: pl.DataFrame, most_rows: int = 1 << 31) -> Iterator[pl.DataFrame]:
-    """Rows in order, as many together as take about `PORTION_BYTES`, and are no more than ``most_rows``."""
+def portions(rows: pl.DataFrame, most_rows: int = 1 << 31, more: int = 0) -> Iterator[pl.DataFrame]:
+    """Rows in order, as many together as take about `PORTION_BYTES`, and are no more than ``most_rows``.
+
+    What becomes of each takes so many bytes ``more``.
+    """
     if any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in rows.dtypes):
-        for some in together(widths(rows), PORTION_BYTES):
+        for some in together(widths(rows) + more, PORTION_BYTES):
             yield from rows[some].iter_slices(most_rows)
     else:
-        yield from rows.iter_slices(min(most_rows, int(PORTION_BYTES / _WIDTH / max(1, rows.width))))
+        fitting = int(PORTION_BYTES / (_WIDTH * max(1, rows.width) + more))
+        yield from rows.iter_slices(min(most_rows, max(1, fitting)))

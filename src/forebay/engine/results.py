@@ -66,7 +66,7 @@ def results(
     groups = rows if merged else aggregation.merge(rows, by) if partial else aggregation.partial(rows, by)
     if mixed:
         groups = in_order(groups, WINDOW)
-    for some in portions(groups):
+    for some in portions(groups, more=aggregation.result_bytes):
         windows = some[WINDOW].to_numpy() if by else np.full(some.height, only, np.int64)
         keys = [arrow.of(some[key]) for key in plan.keys]
         yield assemble(plan, bounds(windows), [*keys, *aggregation.finish(some)])
