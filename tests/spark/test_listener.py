@@ -185,6 +185,19 @@ def test_whatever_goes_wrong_stops_the_query_with_a_sentence(stream, tmp_path, l
 
 
 @pytest.mark.slow
+def test_a_query_of_another_session_is_refused_wherever_its_state_is(stream, tmp_path):
+    """What the driver checks, sets and locks for a query would be missing."""
+    stream.spark.conf.set("spark.forebay.stateDirectory", str(tmp_path / "state"))
+    try:
+        hourly(stream.streaming("1 second")).createOrReplaceGlobalTempView("hourly")
+    finally:
+        stream.spark.conf.unset("spark.forebay.stateDirectory")
+    results = stream.spark.newSession().table("global_temp.hourly")
+    with pytest.raises(StreamingQueryException, match=r"has not prepared this query(?s:.*)Start it from its own session"):
+        run(results, tmp_path / "ck")
+    stream.spark.catalog.dropGlobalTempView("hourly")
+
+
 def test_a_checkpoint_is_moved_as_the_docs_say(stream, tmp_path, logged):
     old, new = tmp_path / "old", tmp_path / "new place"
     rows = fb.progress(run(hourly(stream.streaming("1 second")), old)).rowsIn

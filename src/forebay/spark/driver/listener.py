@@ -95,12 +95,12 @@ class _Listener(StreamingQueryListener):
         conf.unset(REFUSED)
         if count(plan) > 1:
             conf.set(_REUSE, "false")
-        logs = Logs(execution.offsetLog(), execution.commitLog())
-        metrics.revive(str(query.id))
-        _runs[str(query.id)] = str(query.runId)
-        if "UpdateEventTimeWatermarkColumn" in plan:
-            self._watermarks[str(query.runId)] = _Watermark(query.name or str(query.id))
         try:
+            logs = Logs(execution.offsetLog(), execution.commitLog())
+            metrics.revive(str(query.id))
+            _runs[str(query.id)] = str(query.runId)
+            if "UpdateEventTimeWatermarkColumn" in plan:
+                self._watermarks[str(query.runId)] = _Watermark(query.name or str(query.id))
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
             removes = session.conf.get(LOGS, None) == RENAMING

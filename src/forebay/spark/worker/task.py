@@ -29,7 +29,15 @@ def state_root(place: Place) -> Root:
     if refused:
         kind, _, message = refused.partition(": ")
         raise getattr(errors, kind)(message)
-    return place.root_of_task(startup.local_property(CHECKPOINT), str(startup.local_property("sql.streaming.queryId")))
+    checkpoint = startup.local_property(CHECKPOINT)
+    if checkpoint is None:
+        raise UnsupportedConfiguration(
+            "forebay's driver has not prepared this query, so its tasks know neither its checkpoint location nor its output "
+            "mode. That happens when it is started from another session than the one it was defined in, or where "
+            "spark.sql.debug.maxToStringFields is so small that Spark's plans do not show its operators. Start it from its "
+            "own session, or raise that setting."
+        )
+    return place.root_of_task(checkpoint, str(startup.local_property("sql.streaming.queryId")))
 
 
 def stored(layout: Layout, root: Root) -> Layout:
@@ -79,16 +87,11 @@ def watermark(batch: int) -> int | None:
     if batch < 0:
         return None
     run = startup.local_property("spark.jobGroup.id")  # the worker may live on to see other batches of that number
-    return _logged_watermark(run, startup.local_property(CHECKPOINT), batch)
+    return _logged_watermark(run, str(startup.local_property(CHECKPOINT)), batch)
 
 
 @functools.lru_cache(maxsize=8)
-def _logged_watermark(_run: str | None, location: str | None, batch: int) -> int | None:
-    if location is None:
-        raise UnsupportedConfiguration(
-            "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
-            "another session than the one it was defined in. fb.late and idleTimeout need it: start it from its own session."
-        )
+def _logged_watermark(_run: str | None, location: str, batch: int) -> int | None:
     try:
         entry = archive_at(location).read(f"offsets/{batch}")
         return int(json.loads(entry.splitlines()[1])["batchWatermarkMs"]) or None
