@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from forebay.errors import StateDirectoryError, UnsupportedConfiguration
+from forebay.errors import StateDirectoryError
 from forebay.replication.application import Application
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
+from forebay.state.scratch import scratch_in
 from forebay.store.archive import Archive, MountedArchive, archive_at
 from forebay.store.disk import PRIVATE_DIRECTORY, reported
 
@@ -71,7 +72,7 @@ class Place:
     durability: Durability = "checkpoint"
     application: Application | None = field(default=None, repr=False)
 
-    def root(self, checkpoint: str | None, query: str) -> Root:
+    def root(self, checkpoint: str, query: str) -> Root:
         """The root of a query with that checkpoint location and id."""
         if self.durability == "local":
             return Root(self._node("only") / query)
@@ -83,7 +84,7 @@ class Place:
         _sweep(working)
         return Root(working / copy_of(location, query), archive_at(location).within(part))
 
-    def root_of_task(self, checkpoint: str | None, query: str) -> Root:
+    def root_of_task(self, checkpoint: str, query: str) -> Root:
         """The same for a task, whose host may keep replicas."""
         root = self.root(checkpoint, query)
         if self.application is None:
@@ -106,21 +107,14 @@ class Place:
         place = self._safe(checkpoint, query)
         return copy_of(place[0], query), place
 
-    def _safe(self, checkpoint: str | None, query: str) -> tuple[str, str]:
-        location, part = (self.state_directory, query) if self.state_directory else (checkpoint, DIRECTORY)
-        if location is None:
-            raise UnsupportedConfiguration(
-                "the checkpoint location of this query is not known to its tasks, which happens when it was started from "
-                "another session than the one it was defined in, or where spark.sql.debug.maxToStringFields is so small "
-                "that Spark's plans do not show its operators. Raise that, or set spark.forebay.stateDirectory."
-            )
-        return location, part
+    def _safe(self, checkpoint: str, query: str) -> tuple[str, str]:
+        return (self.state_directory, query) if self.state_directory else (checkpoint, DIRECTORY)
 
-    def scratch(self) -> tempfile.TemporaryDirectory[str]:
+    def scratch(self) -> contextlib.AbstractContextManager[Path]:
         """A directory of this node for what ends with a task."""
         with reported("make a directory in", self._disk):
             self._disk.mkdir(parents=True, exist_ok=True)
-            return tempfile.TemporaryDirectory(prefix=f"{DIRECTORY}-", dir=self._disk)
+        return scratch_in(self._node("scratch"))
 
     def _node(self, what: str) -> Path:
         """A directory of this node and user alone."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -114,7 +113,7 @@ def batch_operator(plan: Shipped, place: Place, output: str) -> ArrowMap:
 
         with (
             place.scratch() as directory,
-            contextlib.closing(open_instance(loaded, Path(directory), None, NEVER)) as instance,
+            contextlib.closing(open_instance(loaded, directory, None, NEVER)) as instance,
         ):
             for group in groups:
                 for blob in group[PAYLOAD].drop_null():
