@@ -203,8 +203,22 @@ def test_a_processor_that_fails_for_keys_together_alone():
             raise ValueError("too many keys")
         return rows
 
-    with pytest.raises(ProcessorFailed, match="rows of 3 keys together, and for none of them alone: too many keys"):
+    with pytest.raises(ProcessorFailed, match="rows of 3 keys together, and for neither half of them alone: too many keys"):
         list(passing(iter([batch_of([(1, 1), (2, 2), (3, 3)])]), plan(few).aggregation))
+
+
+def test_the_key_that_a_processor_fails_for_is_found_in_few_calls():
+    called = []
+
+    def picky(rows: pl.DataFrame) -> pl.DataFrame:
+        called.append(rows.height)
+        if (rows["key"] == 617).any():
+            raise ValueError("no such key")
+        return rows
+
+    with pytest.raises(ProcessorFailed, match=r"raised ValueError for the 1 rows of the key \(617,\): no such key"):
+        list(passing(iter([batch_of([(key, 1) for key in range(1000)])]), plan(picky).aggregation))
+    assert len(called) <= 21
 
 
 @given(st.lists(st.tuples(st.integers(0, 4) | st.none(), st.integers()), min_size=1, max_size=60), st.integers(1, 9))

@@ -80,8 +80,9 @@ def test_key_is_a_tuple_and_a_window_may_give_nothing(stream, tmp_path):
         pytest.param(lambda key, rows: 3, "returned int; fb.apply needs a polars.DataFrame", marks=pytest.mark.slow),
         (lambda key, rows: rows.select("s"), r"returned the columns \['s'\]; its schema also names \['u'\]"),
         pytest.param(lambda key, rows: rows.select(u="st"), "do not fit its schema", marks=pytest.mark.slow),
+        (lambda key, rows: pd.DataFrame({"u": [1 << 70]}), "do not fit its schema"),
     ],
-    ids=["no table", "missing column", "wrong type"],
+    ids=["no table", "missing column", "wrong type", "too large"],
 )
 def test_what_a_function_may_return(stream, tmp_path, function, message):
     result = fb.groupBy(stream.streaming("1 second"), fb.window("ts", "10 seconds")).agg(fb.apply(function, "u long"))

@@ -89,16 +89,21 @@ class Processor:
         return returned(value, self.schema, name_of(function), "fb.buffer", exactly=True)
 
     def _failure(self, rows: pl.DataFrame, function: Callable[[Any], Any], error: BaseException) -> ForebayError:
-        """Says for which key the function fails, which is found by calling it for one key after the other."""
-        whose = f"rows of {rows[POSITION].n_unique()} keys together, and for none of them alone"
-        for group in rows.partition_by(POSITION, maintain_order=True):
-            try:
-                self._made(group, function)
-            except BaseException as alone:
-                if type(alone) is type(error):  # others come of being called for so little
-                    error = alone
-                    whose = f"the {group.height} rows of the key {group.select(self.keys).row(0)!r}"
-                    break
+        """Says for which key the function fails, which is found by calling it for one half of the keys after the other."""
+        keys = rows[POSITION].unique(maintain_order=True)
+        while len(keys) > 1:
+            for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
+                try:
+                    self._made(some := rows.filter(pl.col(POSITION).is_in(half.implode())), function)
+                except BaseException as again:
+                    if type(again) is type(error):  # others come of being called for so little
+                        rows, keys, error = some, half, again
+                        break
+            else:
+                break
+        whose = f"the {rows.height} rows of the key {rows.select(self.keys).row(0)!r}"
+        if len(keys) > 1:
+            whose = f"rows of {len(keys)} keys together, and for neither half of them alone"
         failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
         return ProcessorFailed(
             f"the processor {name_of(function)} of fb.buffer {failed} for {whose}: "

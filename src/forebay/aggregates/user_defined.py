@@ -133,5 +133,5 @@ def returned(value: Any, schema: pa.Schema, name: str, caller: str, *, exactly: 
         return table.select(schema.names).cast(schema)
     except ForebayError:
         raise
-    except (pa.ArrowException, ValueError) as error:
+    except BaseException as error:  # a panic of polars is no Exception
         raise InvalidArgument(f"{name} returned rows that do not fit its schema {schema}: {error}") from error
