@@ -25,7 +25,7 @@ YEAR_9999 = 253_370_764_800_000_000
 
 
 @pytest.mark.parametrize("length", [1, 7, 3_600_000_000])
-@pytest.mark.parametrize("last", [30, YEAR_9999])
+@pytest.mark.parametrize("last", [30, YEAR_9999, 2**63 - 1])
 @pytest.mark.parametrize(("partitions", "instances"), [(1, 1), (20, 2), (200, 2)])
 def test_rows_that_are_far_apart(length, last, partitions, instances):
     windows = AlignedWindows(length, length)

@@ -192,7 +192,7 @@ class Cells:
         owners = slices // length if spread else chunk[HIGH].to_numpy()
         vnode = (owners.view(np.uint64) % np.uint64(vnodes)).astype(np.int64)
         span = (last - first) // length + 1
-        if vnodes * span <= _MOST_CELLS:
+        if vnodes * span <= _MOST_CELLS and last - first < 1 << 63:
             numbers, starts = (slices - first) // length, lambda numbers: numbers * length + first
         else:  # rows that are far apart: only slices that there are get a number
             there, numbers = np.unique(slices, return_inverse=True)
