@@ -389,6 +389,15 @@ def test_who_makes_micro_batches_long_by_what_spark_does_there_is_found_by_the_l
     assert [overload.slow for overload in overloads if overload is not None][:1] == [True] * found
 
 
+def test_micro_batches_without_rows_do_not_say_what_is_usual():
+    levelling, here, rows = Levelling(), {0: "a", 1: "b", 2: "a", 3: "c"}, dict.fromkeys(range(4), 100)
+    times, none = {0: 900, 1: 120, 2: 900, 3: 120}, dict.fromkeys(range(4), 0)
+    for batch in range(10):
+        assert levelling.take(batch, levelled(here, none, none, "abc"), lasted=300) is None
+    for batch in range(10, 30):
+        assert levelling.take(batch, levelled(here, times, rows, "abc"), lasted=4000) is None
+
+
 @pytest.mark.parametrize("lasts", [1, 9])
 def test_an_executor_that_always_has_more_to_do_loses_all_when_it_turns_slow_and_nothing_for_a_pause(lasts):
     """It is overloaded before, so its first slow micro-batch would take one of its partitions, and the rest would stay."""

@@ -561,6 +561,17 @@ def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch)
         assert not noting.is_alive()
 
 
+def test_what_was_committed_here_stays_the_hosts_own_when_it_is_found_or_comes_again(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        agent = some.listen(1)
+        some.start(0)
+        instance = f"{QUERY}/{LAYOUT}/0-00000000"
+        version = made(some)
+        agent.inventory.note(instance, version, own=True)
+        agent.inventory.note(instance, version, own=False)
+        assert agent.inventory.held()[instance].own
+
+
 def test_what_has_come_since_is_not_dropped(tmp_path):
     with hosts(tmp_path, uploading=False) as some:
         some.start(0)

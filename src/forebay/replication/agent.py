@@ -250,7 +250,7 @@ class Agent(Service):
         local.sweep(self._holdings.root)
 
     def _pulled(self, instance: str, made: Manifest) -> None:
-        self.inventory.note_pulled(instance, made)
+        self.inventory.note(instance, made, own=False)
 
     def _holders(self, instance: str) -> dict[str, Any]:
         return self._manager("holders", instance=instance)

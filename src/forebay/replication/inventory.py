@@ -70,7 +70,10 @@ class Inventory:
             return dict(self._held)
 
     def note(self, instance: str, made: Manifest, *, own: bool) -> None:
-        """A version has come, or was committed here if it is the host's ``own``. What no kept version names goes."""
+        """A version has come, or was committed here if it is the host's ``own``. What no kept version names goes.
+
+        One that was committed here and lacked something may come, too; it stays the host's own.
+        """
         assert made.version is not None
         self._holdings.remember(instance, made)
         size = sum(segment.size for segment in made.segments.values())
@@ -79,6 +82,7 @@ class Inventory:
             complete = self._holdings.holds(instance, made.version, here)
             with self._lock:
                 held = self._held.get(instance)
+                own = own or (held is not None and held.own and held.version == made.version)
                 newest = own or held is None or held.version.number <= made.version.number
                 if newest:
                     self._held[instance] = Held(made.version, size, -1 if made.batch is None else made.batch, own, complete)
@@ -87,11 +91,6 @@ class Inventory:
             elif newest and complete:
                 self._preparations.note(instance, made)
         self._holdings.settle(instance, (made.version, *made.history), here)
-
-    def note_pulled(self, instance: str, made: Manifest) -> None:
-        """A version has been copied here, which may be one that was committed here and lacked something."""
-        held = self.held().get(instance)
-        self.note(instance, made, own=held is not None and held.own and held.version == made.version)
 
     def look(self, instance: str) -> None:
         """See whether an instance lacks something by now. Then it is not complete until a version of it is noted again."""
@@ -115,10 +114,9 @@ class Inventory:
         """Know of what is held of a query since before this agent began."""
         with contextlib.suppress(StateDirectoryError):  # on a disk that is full, say: then nobody sweeps
             self._holdings.hold(query)
-        known = self.held()
         for instance in self._holdings.instances():
             version = filenames.newest(self._holdings.names(instance)) if instance.startswith(f"{query}/") else None
-            if version is not None and instance not in known:
+            if version is not None and instance not in self.held():
                 with contextlib.suppress(ForebayError):
                     self.note(instance, self._holdings.read(instance, version), own=False)
 

@@ -178,7 +178,9 @@ class Levelling:
         if work.is_slow(self._usual, SUSPECTED):
             usually = min(lasted, self._lasts)
         else:
-            usually, self._lasts = lasted, lasted if math.isinf(self._lasts) else (self._lasts + lasted) / 2
+            usually = lasted
+            if load > LEAST_LOAD:
+                self._lasts = lasted if math.isinf(self._lasts) else (self._lasts + lasted) / 2
         light = calm or load <= LEAST_SHARE * usually
         if light or busiest != work.busiest:
             self._forget()

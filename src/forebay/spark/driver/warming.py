@@ -29,8 +29,9 @@ from forebay.state.places import Place
 ROUNDS = 3
 """So many parts of a micro-batch's input each slot packs: what is interpreted at first is compiled after some."""
 
-WARMING_SECONDS = 60.0
-"""So long the jobs of a claim, or those that warm an executor before its operator, may take."""
+WARMING_SECONDS, CLAIM_SECONDS = 60.0, 30.0
+"""So long the jobs that warm an executor before its operator may take, and those of a claim, whose tasks wait for its slots:
+those that have done so for `LOCALITY_OF_STATE`, as `configure` has it, go to other executors."""
 
 _PACE, _PLANNED_SECONDS = 0.05, 5.0
 """Between two looks whether a micro-batch has been planned, and how long that is waited for."""
@@ -66,7 +67,7 @@ class Warming:
         assert jvm is not None
         assert context is not None
         self._jvm, self._context, self._execution, self._cores = jvm, context, execution, cores
-        self._session = SparkSession.builder.getOrCreate()
+        self._session, self._late = SparkSession.builder.getOrCreate(), False
         slots, here = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
         here.add(location)
         for number in range(cores):
@@ -76,7 +77,7 @@ class Warming:
 
     def claim(self) -> None:
         """Take all slots at once, before a micro-batch does, and keep them until tasks of pack run there as elsewhere."""
-        with self._for_the_query():
+        with self._for_the_query(CLAIM_SECONDS):
             last = self._planned(wait=False)
             if last is None:  # a micro-batch may be about to begin
                 self._pack(None)
@@ -93,36 +94,43 @@ class Warming:
         place : Place or None
             Where state lives; if replicas are kept, the agent of the executor's host is started.
         """
-        with self._for_the_query():
+        with self._for_the_query(WARMING_SECONDS):
             self._pack(self._planned())  # first, for tasks of pack come as soon as a slot is free
             self._load_state(operators)
         self._run_operator(len(operators), place)
 
     @contextlib.contextmanager
-    def _for_the_query(self) -> Iterator[None]:
+    def _for_the_query(self, seconds: float) -> Iterator[None]:
         """Jobs take part in the query, and are cancelled when they have taken so long that they are of no use."""
         tag = f"forebay-{uuid.uuid4()}"
-        late = threading.Timer(WARMING_SECONDS, lambda: self._context.cancelJobsWithTag(tag))
-        late.start()
+        self._late = False
+
+        def give_up() -> None:
+            self._late = True
+            self._context.cancelJobsWithTag(tag)
+
+        timer = threading.Timer(seconds, give_up)
+        timer.start()
         try:
             with self._as_of_the_query({"spark.job.tags": tag}):
                 yield
         finally:
-            late.cancel()
+            timer.cancel()
 
     def _pack(self, last: Any | None) -> None:
         """Load in each slot what Python workers need, then read and pack some of what a micro-batch has packed, once more.
 
         That is one job: while it has tasks that wait, none of a micro-batch that begins later gets a slot.
         """
-        with _if_possible("pack what has been packed"):
-            rows, parts = self._slots.toJavaRDD(), [*range(self._cores)]
+        rows, parts = self._slots.toJavaRDD(), [*range(self._cores)]
+        with _if_possible("plan what has been packed"):
             for packing in self._packing(last.executedPlan()) if last is not None else ():
                 packed, first = self._copied(packing).execute(), rows.getNumPartitions()
                 several = packed.getNumPartitions()
                 rows = rows.union(self._in_slots(packed))
                 for part in range(min(ROUNDS, several)):
                     parts += range(first + part, first + part + self._cores * several, several)
+        with _if_possible("pack what has been packed"):
             self._run(rows, parts)
 
     def _planned(self, *, wait: bool = True) -> Any | None:
@@ -228,7 +236,12 @@ class Warming:
         return self._slots.toJavaRDD().cartesian(rows.toJavaRDD()).keys()
 
     def _run(self, texts: Any, parts: list[int]) -> None:
-        """Have parts of some texts made, which get no further than a Python worker, where forebay is loaded."""
+        """Have parts of some texts made, which get no further than a Python worker, where forebay is loaded.
+
+        Where it is too late for that nothing is done.
+        """
+        if self._late:
+            return
         rows: RDD[str] = RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types
         self._context.runJob(rows, loading, parts)
 
