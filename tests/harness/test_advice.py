@@ -37,6 +37,20 @@ def test_patterns_are_those_of_the_operators(name):
     assert sum(sample.patterns.values()) == pytest.approx(1)
 
 
+def test_sessions_that_end_together_are_not_aligned_windows():
+    """With a gap as long as the sources', many keys have sessions of one start and end, as aligned windows do."""
+    rows = [(MERGE, 0, key, 0, 10, 5, 0) for key in range(5000)]
+    assert set(Sample.of([accesses(rows)]).patterns) == {"AAR"}
+    assert set(Sample.of([accesses(rows)], merging=True).patterns) == {"AUR"}
+
+
+def test_a_value_is_as_large_as_it_was_between_two_deletions():
+    rows = [(operation, 0, 1, 0, 10, 100, 0) for operation in (MERGE, MERGE, MERGE, DELETE, MERGE, MERGE)]
+    sample = Sample.of([accesses(rows)])
+    assert sample.key_bytes - Sample.of([accesses(rows[:3])]).key_bytes == 0
+    assert Sample.of([accesses(rows[:2])]).key_bytes < sample.key_bytes
+
+
 def test_a_sample_says_what_state_takes():
     rows = [(MERGE, 0, key, 0, 10, 100, 0) for key in (1, 2, 3) for _ in range(4)]
     rows += [(operation, 0, key, 0, 10, 0, 0) for key in (1, 2, 3) for operation in (GET, DELETE)]

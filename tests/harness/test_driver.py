@@ -171,6 +171,39 @@ def test_batches_of_any_length_have_the_same_accesses(monkeypatch):
         assert short.combine_chunks() == whole.combine_chunks()
 
 
+@pytest.mark.parametrize("limit", [1, 1000, 10**6])
+def test_a_limit_is_of_accesses_and_events_are_those_that_caused_them(limit):
+    source = Source(3000, Poisson(1000), keys=Zipfian(50))
+    whole = driven(WORKLOADS["sliding-holistic"](), source)
+    driver = Driver(WORKLOADS["sliding-holistic"]())
+    made = pa.Table.from_batches(list(driver.accesses([source], limit=limit)))
+    assert made.equals(whole.slice(0, limit).combine_chunks())
+    if limit == 1:
+        assert driver.events <= 2
+    assert (driver.events == 3000) == (limit > len(whole))
+
+
+def test_events_of_many_windows_are_driven_in_pieces(monkeypatch):
+    """The rows that say which windows an event is in are made for some events at a time."""
+    operator, source = WORKLOADS["sliding-incremental"](size=10_000, slide=10), Source(2000, Poisson(1000))
+    made = []
+
+    class Watched(type(operator)):
+        def assign_state_machines(self, events):
+            rows = super().assign_state_machines(events)
+            made.append((len(events), len(rows.event)))
+            return rows
+
+    list(Driver(Watched(size=10_000, slide=10)).accesses([source], limit=10))
+    monkeypatch.setattr(drivers, "_FEW_EVENTS", 8)
+    monkeypatch.setattr(drivers, "_ROWS", 8000)
+    made.clear()
+    pieces = driven(Watched(size=10_000, slide=10), source)
+    assert max(rows for _, rows in made) <= 16_000
+    assert sum(events for events, _ in made) == 2000
+    assert pieces.combine_chunks() == driven(operator, source).combine_chunks()
+
+
 def test_memory_is_that_of_open_windows():
     driver = Driver(TumblingIncremental(size=1000))
     for _ in driver.accesses([Source(500_000, Poisson(100_000), keys=Uniform(0, 10**6))]):

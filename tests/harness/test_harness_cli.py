@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from forebay.cli import app, terminal
 from forebay.errors import ForebayError, InvalidArgument
 from forebay.harness import comparison
-from forebay.harness.access import read
+from forebay.harness.access import accesses, read, write
 from forebay.harness.stores import STORES
 
 PROGRAM = [sys.executable, "-c", "from forebay.cli.app import main; main()", "harness"]
@@ -82,6 +82,35 @@ def test_run_beside_shows_each_operator_alone_and_in_company(experiment, tmp_pat
     assert [tuple(row[:2]) for row in rows] == expected * 2
     assert [row[4] for row in rows if row[1] == "-"] == ["1.00"] * 4
     assert output.index("dict: ") < output.index("sqlite: ")
+
+
+def test_virtual_nodes_are_chosen_of_captured_accesses_only(experiment):
+    for arguments in ((), ("--beside", experiment)):
+        with pytest.raises(InvalidArgument, match="--vnode"):
+            invoke("run", experiment, "--vnode", 1, *arguments)
+
+
+def test_a_store_is_rehearsed_before_operators_share_it(experiment, monkeypatch):
+    driven = []
+    monkeypatch.setattr(comparison, "rehearse", lambda store, accesses, *more: driven.append(next(iter(accesses)).num_rows))
+    invoke("run", experiment, "--beside", experiment, "--store", "dict")
+    assert len(driven) == 2 and all(driven)
+
+
+def test_traces_that_have_each_key_once_are_compared(tmp_path):
+    for name, keys in (("once", range(50)), ("other", range(20, 70))):
+        write(tmp_path / f"{name}.arrow", [accesses([(0, 0, key, 0, 0, 0, 5) for key in keys])])
+    output = invoke("analyse", tmp_path / "once.arrow", tmp_path / "other.arrow")
+    assert "event keys" in output
+    assert "stack distances" not in output
+
+
+def test_a_trace_may_be_called_like_what_it_is_compared_with(experiment, tmp_path):
+    for name in ("plain", "shuffled"):
+        invoke("generate", experiment, tmp_path / f"{name}.arrow")
+    plain, shuffled = (invoke("analyse", tmp_path / f"{name}.arrow").splitlines() for name in ("plain", "shuffled"))
+    (one,), (other,) = ([line for line in lines if "mean stack distance" in line] for lines in (plain, shuffled))
+    assert one == other
 
 
 def test_an_experiment_beside_itself_is_driven_twice(experiment, monkeypatch):
@@ -167,7 +196,7 @@ def test_a_log_of_gadget_is_analysed(tmp_path):
         (("run", "{experiment}", "--store", "berkeley"), "there is no store 'berkeley'"),
         (("run", "{experiment}", "--directory", "{dir}/none"), "stores cannot work in .*none: No such file"),
         (("run", "{experiment}", "--beside", "{dir}/none.toml"), "cannot be read: No such file"),
-        (("run", "{experiment}", "--beside", "{experiment}", "--batched"), "leave out --trace and --batched"),
+        (("run", "{experiment}", "--beside", "{experiment}", "--batched"), "leave out --trace, --batched and --vnode"),
         (("run", "{experiment}", "--beside", "{experiment}", "--out", "{experiment}"), "exists already"),
         (("run", "{experiment}", "--out", "{dir}/out.csv"), "name a second experiment"),
         (("run", "{experiment}", "--beside", "{experiment}", "--out", "{dir}/no/out.csv"), "there is no directory .*no for"),

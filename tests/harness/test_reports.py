@@ -246,6 +246,7 @@ def test_a_trace_of_one_access_is_drawn(tmp_path):
         (("compare", "{experiment}", "{experiment}"), "two of the experiments have one name"),
         (("compare", "{experiment}", "--captured", "aggregation"), "write WORKLOAD=TRACE"),
         (("compare", "{experiment}", "--captured", "aggregation={dir}/none.arrow"), "there is no trace"),
+        (("compare", "{experiment}", "--captured", "interval-join={dir}/one.arrow"), "interval-join, which is not compared"),
         (("compare", "{experiment}", "--concurrent", "{given}"), "has no column beside, store"),
         (("compare", "{missing}"), r"none.csv cannot be read"),
         (("analyse", "{dir}/none.arrow", "--out", "{dir}/out"), "there is no trace"),
@@ -255,6 +256,7 @@ def test_a_trace_of_one_access_is_drawn(tmp_path):
 )
 def test_bad_arguments_of_reports(experiment, tmp_path, arguments, message):
     missing, given = tmp_path / "missing.toml", tmp_path / "given.csv"
+    write(tmp_path / "one.arrow", [accesses([(0, 0, 1, 0, 0, 0, 5)])])
     given.write_text("operator,throughput,p999\nsliding,9,9\n")
     missing.write_text('workload = "aggregation"\n[[source]]\ntrace = "none.csv"\nkey = "a"\ntime = "b"\n')
     with pytest.raises(ForebayError, match=message):

@@ -53,17 +53,21 @@ def run_beside(
     if names[0] == names[1]:
         companies, names = [(0, 0), (0,)], [first.workload] * 2
     rows: list[Row] = []
+    interrupted = False
     try:
         for store in stores:
             _drive(store, names, companies, experiments, directory, rows)
-            if rows[-1].measured.interrupted:
+            interrupted = rows[-1].measured.interrupted
+            if interrupted:
                 break
+    except KeyboardInterrupt:  # before anything of a store was measured
+        interrupted = True
     finally:
         if rows:
             _report(f"{names[0]} beside {names[1]}", rows)
             if out is not None:
                 _write(out, rows)
-    if rows[-1].measured.interrupted:
+    if interrupted:
         raise SystemExit(INTERRUPTED)
 
 
@@ -76,16 +80,19 @@ def _drive(
     rows: list[Row],
 ) -> None:
     """Add what operators do on a store in each company, until a run is interrupted."""
-    from forebay.harness.access import limited
     from forebay.harness.beside import evaluate_beside
+    from forebay.harness.comparison import rehearse
     from forebay.harness.driver import Driver
     from forebay.harness.stores import temporary_store
 
     most: int | None = None
+    for each in experiments:
+        if rehearse(store, Driver(each.operator).accesses(each.streams, limit=each.limit), experiments[0].memory, directory):
+            raise KeyboardInterrupt
     for company in companies:
         with temporary_store(store, experiments[0].memory, directory) as (opened, place):
             streams = [
-                limited(Driver(each.operator).accesses(each.streams), each.limit if most is None else most)
+                Driver(each.operator).accesses(each.streams, limit=each.limit if most is None else most)
                 for each in (experiments[number] for number in company)
             ]
             with console.status(f"{store}: {' and '.join(names[number] for number in company)}"):

@@ -103,14 +103,16 @@ def run(
     if batched and described.rate is not None:
         raise InvalidArgument(f"--batched drives stores as fast as they go; {experiment} has a rate, take it out")
     if beside is not None:
-        if trace is not None or batched:
+        if trace is not None or batched or vnode is not None:
             raise InvalidArgument(
-                "--beside drives stores with two experiments, access by access: leave out --trace and --batched"
+                "--beside drives stores with two experiments, access by access: leave out --trace, --batched and --vnode"
             )
         from forebay.cli.beside import run_beside
 
         run_beside((experiment, beside), (described, read_experiment(beside)), chosen, directory, out)
         return
+    if vnode is not None and trace is None:
+        raise InvalidArgument("--vnode chooses among captured accesses; name them with --trace, or leave it out")
     if out is not None:
         raise InvalidArgument("--out is for the figures of --beside; name a second experiment, or leave it out")
     rows = batch_rows if batched else None
@@ -260,7 +262,6 @@ def _events(experiment: Experiment) -> int | None:
 
 
 def _watched(driver: Driver, experiment: Experiment, progress: _Progress) -> Iterator[pa.RecordBatch]:
-
     for batch in driver.accesses(experiment.streams, limit=experiment.limit):
         progress.reach(driver.events)
         yield batch

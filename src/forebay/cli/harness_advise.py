@@ -76,10 +76,12 @@ def advise(
         console.print("Ended from the keyboard: this is what was measured until then, and no advice.")
         raise SystemExit(INTERRUPTED)
     served = [(memory, fastest[0]) for memory, rows in by_memory.items() if (fastest := ranked(rows))]
-    memory_said = enough(served)[1] if served else "With less memory, it did not serve the workload."
+    failed = ", ".join(str(memory) for memory in sorted(by_memory.keys() - dict(served).keys(), reverse=True))
+    settings = [enough(served)[1]] if served else []
+    settings += [f"With memory_mb = {failed}, it did not serve the workload when it was measured again."] if failed else []
     console.print(f"[bold]Use {advised(ranking).name}.[/bold] {escape(' '.join(verdict(ranking)))}", soft_wrap=True)
     for title, sentences in (
-        ("settings", [memory_said]),
+        ("settings", settings),
         ("why", reasons(found, described.memory, ranking)),
         ("forebay", pattern_of(found, ranking)),
         ("evidence", [_evidence(found, rounds, seconds)]),

@@ -167,6 +167,13 @@ def _planned(
             raise InvalidArgument(f"there is no workload {name!r}; there are {', '.join(known)}")
     traces = _captured(captured)
     streams = described or {"zipfian": _default()}
+    compared = names or [experiment.workload for experiment in streams.values()]
+    for name in traces:
+        if name not in compared:
+            raise InvalidArgument(
+                f"accesses were captured of {name}, which is not compared; add it to --workloads, which has "
+                f"{', '.join(compared)}"
+            )
     planned = []
     for stream, experiment in streams.items():
         for each in experiment.streams:  # what is wrong with a file is said before anything runs

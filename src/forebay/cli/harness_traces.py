@@ -209,7 +209,8 @@ def _show_likeness(first: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBat
     table = Table("measure", "apart", "KS p-value", title=title)
     table.add_row("composition", f"{found.composition:.4f}")
     for name, distance in (("event keys", found.keys), ("stack distances", found.stacks)):
-        table.add_row(name, f"{distance.ks:.4f}", f"{distance.p_value:.3f}")
+        if distance is not None:
+            table.add_row(name, f"{distance.ks:.4f}", f"{distance.p_value:.3f}")
     table.add_row("unique sequences", f"{found.sequences:.2%}")
     console.print(table)
 

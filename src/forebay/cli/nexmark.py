@@ -77,11 +77,11 @@ def run(
     batch: Annotated[str, typer.Option(help="Events in a micro-batch at most.")] = "500k",
     rate: Annotated[int, typer.Option(help="Events per second of event time.")] = 10_000,
     real_time: Annotated[
-        bool, typer.Option(help="Events arrive at the rate, rather than as fast as they are taken.")
+        bool, typer.Option(help="Events arrive at the rate until --seconds are over, rather than as fast as they are taken.")
     ] = False,
-    seconds: Annotated[int | None, typer.Option(help="Stop after so long; q12 and --real-time need it.")] = None,
-    cores: Annotated[int, typer.Option(help="Cores of this machine to use.")] = 2,
-    sample: Annotated[int, typer.Option(help="Rows of the result to show.")] = 5,
+    seconds: Annotated[int | None, typer.Option(help="Stop after so long; q12 and --real-time need it.", min=1)] = None,
+    cores: Annotated[int, typer.Option(help="Cores of this machine to use.", min=1)] = 2,
+    sample: Annotated[int, typer.Option(help="Rows of the result to show.", min=0)] = 5,
     option: Options = None,
 ) -> None:
     """Run a query over generated events: progress while it runs, then throughput, latency, state and some results."""

@@ -29,7 +29,7 @@ NEVER = kernels.NEVER
 MOST_STATES = 1 << 12
 
 _BATCH = 1 << 17
-_ROWS, _FEW_EVENTS = 1 << 18, 1 << 10
+_ROWS, _FEW_EVENTS = 1 << 18, 1 << 4
 """So many rows of `Assigned` are made at once, about, and of so many events the first ones."""
 
 

@@ -18,15 +18,17 @@ class Likeness(NamedTuple):
     ----------
     composition : float
         The largest difference between shares of an operation.
-    keys, stacks : Distance
-        How far the distributions of event keys, and of stack distances, are apart.
+    keys : Distance
+        How far the distributions of event keys are apart.
+    stacks : Distance or None
+        How far those of stack distances are; None where a stream has none, since it has each key once.
     sequences : float
         The largest difference between numbers of unique sequences of a length, relative to those of the other stream.
     """
 
     composition: float
     keys: Distance
-    stacks: Distance
+    stacks: Distance | None
     sequences: float
 
 
@@ -47,10 +49,11 @@ def likeness(one: Iterable[pa.RecordBatch], other: Iterable[pa.RecordBatch]) -> 
     tables = [pa.Table.from_batches(list(batches), access.SCHEMA) for batches in (one, other)]
     mine, theirs = (analysis.AccessTrace.of(table.to_batches()) for table in tables)
     shares, others = analysis.composition(mine), analysis.composition(theirs)
+    stacks = [analysis.stack_distances(trace) for trace in (mine, theirs)]
     counts = zip(analysis.unique_sequences(mine), analysis.unique_sequences(theirs), strict=True)
     return Likeness(
         max(abs(shares[name] - others[name]) for name in shares),
         analysis.distance(*(table["key"].to_numpy() for table in tables)),
-        analysis.distance(analysis.stack_distances(mine), analysis.stack_distances(theirs)),
+        analysis.distance(*stacks) if all(map(len, stacks)) else None,
         max(abs(count - reference) / max(reference, 1) for count, reference in counts),
     )

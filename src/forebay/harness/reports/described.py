@@ -106,6 +106,8 @@ def describe(
     >>> found.accesses, found.composition["GET"], found.amplified_events, sorted(found.distances)
     (1000, 0.5, 2.0, ['example', 'shuffled'])
     """
+    if name in (SHUFFLED, *CONTRASTS.values()):  # what it is compared with has that name
+        name = f"the trace {name}"
     known = list(batches)
     watch("composition")
     trace = AccessTrace.of(known)
