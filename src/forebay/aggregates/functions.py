@@ -461,9 +461,10 @@ def apply(func: Callable[..., Any], schema: StructType | str) -> Apply:
     Parameters
     ----------
     func : callable
-        ``func(key, rows)``. ``key`` is the tuple of key values. ``rows`` has all columns of the stream, as the type that
-        the parameter ``rows`` is annotated with: ``polars.DataFrame`` (also without annotation), ``pandas.DataFrame`` or
-        ``pyarrow.Table``. It returns rows as any of the three.
+        ``func(key, rows)``. ``key`` is the tuple of key values; times before the year 1 or after 9999, which Python does not
+        have, are texts. ``rows`` has all columns of the stream, as the type that the parameter ``rows`` is annotated with:
+        ``polars.DataFrame`` (also without annotation), ``pandas.DataFrame`` or ``pyarrow.Table``. It returns rows as any of
+        the three.
     schema : StructType or str
         The columns of the returned rows. They follow the window and the keys in the result.
 

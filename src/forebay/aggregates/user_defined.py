@@ -50,7 +50,10 @@ class UserFunction:
 
         ``window`` names the column of window starts. ``assemble`` makes a result of window starts and columns.
         """
-        for (start, *key), group in rows.group_by([window, *keys], maintain_order=True):
+        rows, told = _with_texts(rows, keys)
+        for (start, *key), group in rows.group_by([window, *told], maintain_order=True):
+            if told != keys:
+                key = [_value(group[name], text) for name, text in zip(keys, key, strict=True)]
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
             try:
                 value = self.function(tuple(key), table_of(shown, self.library))
@@ -66,6 +69,26 @@ class UserFunction:
                 repeated = first.take(np.zeros(table.num_rows, np.int64))
                 columns = [column.combine_chunks() for column in (*repeated.columns, *table.columns)]
                 yield assemble(np.full(table.num_rows, start, np.int64), columns)
+
+
+def _with_texts(rows: pl.DataFrame, keys: list[str]) -> tuple[pl.DataFrame, list[str]]:
+    """Rows, and which of their columns tell the keys: texts of times, where some are of years that Python does not have."""
+    texts = {}
+    for name in keys:
+        if rows[name].dtype.is_temporal():
+            try:
+                rows[name].unique().to_list()
+            except (ValueError, OverflowError):
+                texts[name] = pl.Series(f"{name}.text", pl.Series(arrow.of(rows[name]).cast(pa.string())))
+    return rows.with_columns(texts.values()), [texts[name].name if name in texts else name for name in keys]
+
+
+def _value(values: pl.Series, text: Any) -> Any:
+    """The first value, or a text of it where Python cannot hold it."""
+    try:
+        return values[0]
+    except (ValueError, OverflowError):
+        return text
 
 
 def library_of(function: Callable[..., Any], given: Sequence[str], caller: str) -> str:

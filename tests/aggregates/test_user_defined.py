@@ -1,0 +1,43 @@
+"""A user's function over the rows of each key and window, without Spark."""
+
+import datetime as dt
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from forebay.aggregates.user_defined import UserFunction
+
+YEAR_14645 = 400_000_000_000_000_000
+"""Microseconds."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "known", "beyond", "text"),
+    [
+        (pa.timestamp("us"), dt.datetime(1970, 1, 1), YEAR_14645, "14645-06-30 15:06:40.000000"),
+        (pa.date32(), dt.date(1970, 1, 1), 4_000_000, "12921-08-18"),
+    ],
+)
+def test_keys_that_python_does_not_have_are_texts(kind, known, beyond, text):
+    """They are in the state already, so an error would stop the query for good."""
+    given = []
+
+    def largest(key, rows):
+        given.append(key)
+        return rows.max()
+
+    rows = pl.DataFrame({"w": [0, 0, 0, 7], "k0": pa.array([0, beyond, 0, beyond], kind), "k1": [1] * 4, "x": [3, 4, 5, 6]})
+    results = UserFunction(largest, (("x", "x"),), pa.schema([("x", pa.int64())])).results(
+        rows,
+        ["k0", "k1"],
+        "w",
+        lambda starts, columns: pa.record_batch([pa.array(starts), *columns], ["w", "k0", "k1", "x"]),
+    )
+    found = pa.Table.from_batches(results)
+    assert given == [(known, 1), (text, 1), (text, 1)]
+    assert found["k0"].type == kind
+    assert found["k0"].cast(pa.int64() if kind != pa.date32() else pa.int32()).to_pylist() == [0, beyond, beyond]
+    assert found["x"].to_pylist() == [5, 4, 6]
+    assert np.array_equal(found["w"], [0, 0, 7])
