@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -194,7 +195,7 @@ def _window_facts(instance: InstanceState, manifest: Manifest | None) -> list[st
 
 
 def _written(batches: Iterable[Any], out: Path) -> int:
-    """Write record batches to a file; how many rows there were."""
+    """Write record batches to a file, which takes its place when all are there; how many rows there were."""
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 
@@ -202,24 +203,24 @@ def _written(batches: Iterable[Any], out: Path) -> int:
     if out.suffix not in writers:
         raise InvalidArgument(f"{out} must end with {' or '.join(writers)}")
     writer: Any = None
-    rows, begun = 0, False
+    rows, path = 0, out.resolve()
+    partly = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         for batch in batches:
             with _writing(out):
-                begun = True
-                writer = writer or writers[out.suffix](out, batch.schema)
+                writer = writer or writers[out.suffix](partly, batch.schema)
                 writer.write_batch(batch)
             rows += batch.num_rows
         if writer is None:
             raise InvalidArgument("there are no rows to write")
         with _writing(out):
             writer.close()
-    except BaseException:
-        if begun:  # what is there is not all of it
-            with contextlib.suppress(Exception):
-                writer.close()
-            out.unlink(missing_ok=True)
-        raise
+            partly.replace(path)
+    finally:
+        with contextlib.suppress(Exception):
+            writer.close()
+        with contextlib.suppress(OSError):
+            partly.unlink()
     return rows
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
-from forebay.errors import CorruptState, ForebayError, InvalidArgument, VersionNotFound
+from forebay.errors import CorruptState, ForebayError, InvalidArgument, StateDirectoryError, VersionNotFound
 from forebay.state import instances
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout, Location
@@ -75,7 +76,9 @@ class InstanceState:
         return instances.manifest_of(self.root.safe, self.name, version)
 
     def at(self, batch: int | None = None) -> Manifest | None:
-        """The newest version, or the one that a micro-batch left; None if there was no state yet.
+        """The version that a micro-batch left, without one the last that Spark committed; None if there was no state yet.
+
+        Where it is not known what Spark has committed, that is the newest.
 
         Raises
         ------
@@ -85,7 +88,8 @@ class InstanceState:
         for version in reversed(self.versions):
             with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
                 manifest = self.manifest(version)
-                if batch is None or (manifest.batch is not None and manifest.batch <= batch):
+                last = self.operator.committed if batch is None else batch
+                if (batch is None and (last < 0 or manifest.batch is None)) or (manifest.batch or 0) <= last:
                     return manifest
         if batch is not None and next(iter(self.versions)).number > 1:
             raise InvalidArgument(
@@ -338,19 +342,28 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
     """What is wrong with an operator's state, as the name of the instance and a message.
 
     Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for
-    partial aggregates of windows that keys have of their own.
+    partial aggregates of windows that keys have of their own. Where a virtual node has several instances, all are read.
+
+    Raises
+    ------
+    StateDirectoryError
+        If a file cannot be read, or there is no room for a copy of one that is on an object store.
     """
-    for instance in operator.instances:
-        for version in instance.versions:
+    for name, versions in instances.every(operator.root.safe).items():
+        instance = InstanceState(operator.root.within(name), name, operator, versions)
+        for version in versions:
             try:
-                if operator.shares_events:
-                    instance.check(version)
+                instance.check(version)
                 rows, expected = sum(table.height for table in instance.tables(version)), _rows(instance, version)
                 if expected is not None and rows != expected:
                     raise CorruptState(f"version {version} has {rows} rows where {expected} are expected")
+            except StateDirectoryError:
+                raise
             except (ForebayError, FileNotFoundError) as error:
                 if filenames.manifest(version) in instance.root.safe.names():  # not collected since it was listed
                     yield instance.name, str(error)
+        if instance.root.archive is not None:
+            shutil.rmtree(instance.root.directory, ignore_errors=True)  # the copies that were read
 
 
 def require_there(root: Root, token: str, operators: Sequence[OperatorState]) -> None:

@@ -20,18 +20,25 @@ def listed(operator: Archive) -> dict[int, tuple[str, dict[Version, float]]]:
     With each version is the time at which it was written, in seconds. Of two instances for one node, which a failed first
     batch leaves, it is the one that went on.
     """
+    found: dict[int, tuple[str, dict[Version, float]]] = {}
+    for name, there in every(operator).items():
+        vnode = int(filenames.vnode_of(name))
+        if vnode not in found or max(found[vnode][1].values()) < max(there.values()):
+            found[vnode] = name, there
+    return {vnode: found[vnode] for vnode in sorted(found)}
+
+
+def every(operator: Archive) -> dict[str, dict[Version, float]]:
+    """All instances that there are, also several for one node, with their versions as in `listed`."""
     versions: dict[str, dict[Version, float]] = {}
     for name, written in operator.names().items():
         directory, _, file = name.partition("/")
         version = filenames.version_of(file)
         if version is not None and filenames.is_instance(directory):
             versions.setdefault(directory, {})[version] = written
-    found: dict[int, tuple[str, dict[Version, float]]] = {}
-    for name, there in versions.items():
-        vnode = int(filenames.vnode_of(name))
-        if vnode not in found or max(found[vnode][1].values()) < max(there.values()):
-            found[vnode] = name, dict(sorted(there.items(), key=lambda item: (item[0].number, item[1])))
-    return {vnode: found[vnode] for vnode in sorted(found)}
+    return {
+        name: dict(sorted(versions[name].items(), key=lambda item: (item[0].number, item[1]))) for name in sorted(versions)
+    }
 
 
 def manifest_of(instance: Archive, name: str, version: Version) -> Manifest:

@@ -1,0 +1,124 @@
+"""State at rest is read as it is: all of it when it is verified, and what Spark has committed when it is shown."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli.app import app
+from forebay.errors import InvalidArgument, StateDirectoryError
+from forebay.state import inspection
+from forebay.state.layout import Location
+from forebay.state.places import Root
+from forebay.store import extent_log
+from forebay.store.archive import MountedArchive
+from forebay.store.unaligned import UnalignedStore
+
+LAYOUT = {
+    "kind": "session_window",
+    "window": "session_window(ts, 1 minute)",
+    "keys": ["user bigint"],
+    "aggregates": {"m": {}},
+    "pattern": "AUR",
+    "instancesPerPartition": 1,
+}
+
+
+def store_at(root):
+    return UnalignedStore(Location.new(root, 0, LAYOUT).home.directory, None)
+
+
+def put(store, keys):
+    batch = pa.record_batch({"user": pa.array(keys, pa.int64()), "text": [os.urandom(500).hex() for _ in keys]})
+    store.append(batch, store.index.place_merging(keys, keys, keys, keys))
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_rows_that_are_not_needed_any_more_are_verified_too(tmp_path):
+    """A compaction compares the checksum of what it reads, so damage among them would stop the query later."""
+    store = store_at(Root(tmp_path))
+    put(store, np.arange(1000))
+    store.commit()
+    store.remove(store.index.live()[10:])
+    store.commit()
+    (operator,) = inspection.operators(Root(tmp_path))
+    assert not list(inspection.verify(operator))
+    largest = max(tmp_path.rglob("*.arrow"), key=lambda path: path.stat().st_size)
+    assert largest.stat().st_size > 1_000_000
+    flip(largest, 900_000)
+    assert any(largest.name in message for _, message in inspection.verify(operator))
+
+
+def test_all_instances_of_a_virtual_node_are_verified(tmp_path):
+    """Two operators with the same windows, keys and aggregates share a directory."""
+    for _ in range(2):
+        store = store_at(Root(tmp_path))
+        put(store, np.arange(10))
+        store.commit()
+    (operator,) = inspection.operators(Root(tmp_path))
+    manifests = list(tmp_path.rglob("*.manifest"))
+    assert len(manifests) == 2
+    for manifest in manifests:
+        flip(manifest, 40)
+        assert [name for name, _ in inspection.verify(operator)] == [manifest.parent.name]
+        flip(manifest, 40)
+
+
+def test_what_cannot_be_read_for_want_of_room_is_no_damage_and_copies_do_not_add_up(tmp_path, monkeypatch):
+    root = Root(tmp_path / "here", MountedArchive(tmp_path / "safe"))
+    location = Location.new(root, 0, LAYOUT)
+    store = UnalignedStore(location.home.directory, None, archive=location.home.archive)
+    put(store, np.arange(100))
+    store.commit()
+    (operator,) = inspection.operators(Root(tmp_path / "scratch", root.archive))
+    assert not list(inspection.verify(operator))
+    assert not list((tmp_path / "scratch").rglob("*.arrow"))
+    monkeypatch.setattr(MountedArchive, "download", lambda *_: (_ for _ in ()).throw(StateDirectoryError("no room")))
+    with pytest.raises(StateDirectoryError, match="no room"):
+        list(inspection.verify(operator))
+
+
+def test_what_spark_has_not_committed_is_not_shown(tmp_path):
+    store = store_at(Root(tmp_path))
+    for batch in range(3):
+        put(store, np.arange(10) + 10 * batch)
+        store.commit(batch=batch)
+    for committed, rows in ((-1, 30), (1, 20), (2, 30)):
+        (operator,) = inspection.operators(Root(tmp_path), committed)
+        assert sum(batch.num_rows for batch in operator.read()) == rows
+    (operator,) = inspection.operators(Root(tmp_path), 1)
+    assert [instance.at(2).batch for instance in operator.instances] == [2]
+
+
+def export(location, out):
+    return CliRunner().invoke(app, ["state", "export", str(location), str(out)], catch_exceptions=False)
+
+
+def test_an_export_takes_the_place_of_an_earlier_one_when_it_is_whole(tmp_path, monkeypatch):
+    store = store_at(Root(tmp_path / "state"))
+    put(store, np.arange(10))
+    store.commit()
+    out = tmp_path / "out" / "rows.csv"
+    out.parent.mkdir()
+    out.write_text("from before")
+    with monkeypatch.context() as failing:
+        failing.setattr(extent_log.ExtentLog, "read", lambda *_: (_ for _ in ()).throw(StateDirectoryError("unreadable")))
+        failing.setattr(UnalignedStore, "get", lambda *_: (_ for _ in ()).throw(StateDirectoryError("unreadable")))
+        with pytest.raises(StateDirectoryError, match="unreadable"):
+            export(tmp_path / "state", out)
+    assert [(path, path.read_text()) for path in out.parent.iterdir()] == [(out, "from before")]
+    export(tmp_path / "state", out)
+    assert len(out.read_text().splitlines()) == 11
+    directory = Path(out.parent, "it.csv")
+    directory.mkdir()
+    with pytest.raises(InvalidArgument, match="cannot be written"):
+        export(tmp_path / "state", directory)
+    assert {path.name for path in out.parent.iterdir()} == {"rows.csv", "it.csv"}
