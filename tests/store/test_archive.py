@@ -12,7 +12,7 @@ import pytest
 
 from forebay.errors import CorruptState, ForebayError, StateDirectoryError, UnsupportedConfiguration, VersionNotFound
 from forebay.state import instances
-from forebay.store import remote_archive
+from forebay.store import filenames, remote_archive
 from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive, archive_at
 from forebay.store.manifest import Counters
@@ -178,6 +178,17 @@ def test_the_archive_is_rid_of_old_versions_and_keeps_what_retained_ones_name(tm
     for version in versions[-3:]:
         moved = lists(Path(tempfile.mkdtemp(dir=tmp_path)), version, archive)
         assert [numbers_in(moved, start) for start in moved.slices.tolist()] == [[start] for start in moved.slices.tolist()]
+
+
+def test_an_older_version_that_is_damaged_does_not_keep_the_newest_from_going_on(tmp_path):
+    versions = [commit(lists(tmp_path, None, None, retain_versions=4), 0)]
+    for number in (1, 2):
+        versions.append(commit(lists(tmp_path, versions[-1], None, retain_versions=4), number))
+    damaged = tmp_path / filenames.manifest(versions[1])
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    newest = commit(lists(tmp_path, versions[-1], None, retain_versions=4), 3)
+    assert numbers_in(lists(tmp_path, newest, None)) == [0, 1, 2, 3]
+    assert numbers_in(lists(tmp_path, versions[0], None)) == [0]
 
 
 def test_an_archive_that_is_behind_keeps_its_newest_version(tmp_path, monkeypatch):

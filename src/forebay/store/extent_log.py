@@ -191,9 +191,10 @@ class ExtentLog(Groups):
         return manifests.read(self._directory, version)
 
     def _kept(self) -> dict[Version, Manifest]:
-        """The manifests of the versions that are kept beside a new one, but for those that were collected while fewer were.
+        """The manifests of versions that are kept beside a new one, but for those that were collected while fewer were.
 
-        The version that was opened must be among them. Without it nothing would be known of what others need.
+        The version that was opened must be among them. Without it nothing would be known of what others need. An older one
+        that is damaged is kept no longer: it must not keep a whole one from going on.
         """
         if self.base.version is None:
             return {}
@@ -204,7 +205,7 @@ class ExtentLog(Groups):
             )
         found = {self.base.version: self.base}
         for version in self.base.history[: self._options.retain_versions - 2]:
-            with contextlib.suppress(VersionNotFound):
+            with contextlib.suppress(VersionNotFound, CorruptState):
                 found[version] = self._manifest(version)
         return found
 

@@ -20,6 +20,8 @@ class Options:
     write_buffer_bytes : int
         Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given, and 1 GiB at most: a
         column of texts in Arrow's usual form has no more than twice as much.
+    prefetch_bytes : int
+        What rows may take that are read ahead of time; a quarter of the memory unless given, and 1 GiB at most.
     read_batch_ratio : float
         The share of all open windows that is read ahead of time when a window has to be read from disk (FlowKV, section
         4.2). 0 switches prediction off.
@@ -41,6 +43,7 @@ class Options:
     read_batch_ratio: float = 0.02
     max_space_amplification: float = 1.5
     kept_bytes: int = 0
+    prefetch_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 1 << 20:
@@ -55,3 +58,5 @@ class Options:
             raise ValueError(f"write_buffer_bytes is {self.write_buffer_bytes}; it must fit into memory_bytes")
         most = min(self.write_buffer_bytes or self.memory_bytes // 4, _LARGEST_BUFFER)
         object.__setattr__(self, "write_buffer_bytes", most)
+        most = min(self.prefetch_bytes or self.memory_bytes // 4, _LARGEST_BUFFER)
+        object.__setattr__(self, "prefetch_bytes", most)

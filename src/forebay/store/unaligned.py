@@ -392,7 +392,7 @@ class UnalignedStore:
 
         The buffer loses dead rows and the farthest windows where that makes room for much.
         """
-        budget = self.options.memory_bytes // 4
+        budget = self.options.prefetch_bytes
         buffer = self._prefetched
         if buffer.nbytes + sizes.sum() <= budget:
             return np.ones(len(ett), np.bool_)
@@ -448,5 +448,5 @@ def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
     """Rows of windows as one frame with their windows; without columns when there are none."""
     if not parts:
         return pl.DataFrame(schema={SLOT: pl.Int32})
-    batch = parts[0][0] if len(parts) == 1 else pa.concat_batches([batch for batch, _ in parts])
-    return pl.DataFrame(batch.append_column(SLOT, pa.array(np.concatenate([slots for _, slots in parts]))))
+    rows = pa.Table.from_batches([batch for batch, _ in parts]).combine_chunks()  # texts of more than 2 GB to several chunks
+    return pl.DataFrame(rows.append_column(SLOT, pa.array(np.concatenate([slots for _, slots in parts]))))
