@@ -40,7 +40,7 @@ def framed(
     aggregation, keys, numbers = plan.aggregation, list(plan.keys), np.arange(len(frames.current))
     assert not isinstance(aggregation, Processor)
     if not isinstance(aggregation, Aggregation):
-        for some in together(frames.sizes, _SPREAD):
+        for some in together(_shares(rows, frames, keys, (), alone=True), 1):
             yield from aggregation.results(_spread(rows, frames, numbers[some]), keys, WINDOW, assembled)
         return
     at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}

@@ -18,12 +18,14 @@ Sizes = npt.NDArray[np.floating]
 
 
 def widths(rows: pl.DataFrame) -> Sizes:
-    """About how many bytes each row takes in columns of its own. Values that are nested count as the mean of their column.
+    """About how many bytes each row takes in columns of its own. Elements of a list count as the mean of those of all lists.
 
     Examples
     --------
     >>> widths(pl.DataFrame({"n": [1, 2], "s": ["", "four"]})).tolist()
     [16.0, 20.0]
+    >>> widths(pl.DataFrame({"list": [[], [1, 2, 3]]})).tolist()
+    [8.0, 32.0]
     """
     found = np.full(rows.height, _WIDTH * rows.width)
     for column in rows.get_columns() if rows.height else ():
@@ -31,6 +33,12 @@ def widths(rows: pl.DataFrame) -> Sizes:
             found += column.str.len_bytes().fill_null(0).to_numpy()
         elif column.dtype == pl.Binary:
             found += column.bin.size().fill_null(0).to_numpy()
+        elif isinstance(column.dtype, pl.Struct):
+            found += widths(column.struct.unnest())
+        elif isinstance(column.dtype, pl.List):
+            lengths = column.list.len().fill_null(0).to_numpy()
+            elements = max(0, column.estimated_size() - _WIDTH * rows.height)  # without where each list begins
+            found += lengths * (elements / max(1, lengths.sum()))
         elif column.dtype.is_nested():
             found += column.estimated_size() / rows.height
     return found

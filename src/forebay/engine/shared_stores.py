@@ -68,15 +68,15 @@ class SharedStores:
         self.form: Form | None = SharedForm(plan)
         self._plan = plan
         self._log = ExtentLog(directory, version, plan.options, archive, disk)
-        share = plan.options.write_buffer_bytes // (len(plan.members) + 1)
-        self.each = replace(plan.options, write_buffer_bytes=max(1, share))
+        shares = {name: getattr(plan.options, name) // (len(plan.members) + 1) for name in _BUFFERS}
+        self.each = replace(plan.options, **{name: max(1, share) for name, share in shares.items()})
         holistic = [member.plan for member in plan.members if member.plan.pattern is not Pattern.RMW]
         read = {name for each in holistic for name in each.packed.names}
         self.columns = [name for name in plan.packed.names if name in read]
         fields = [plan.packed.field(name) for name in self.columns]
         form = StoredForm(pa.schema([*fields, (TIME, pa.int64()), (ORDINAL, pa.uint32())]))
         aligned = [each.windows for each in holistic if isinstance(each.windows, AlignedWindows)]
-        self.events = EventLog(directory, self._log, slicing_of(aligned), plan.options, form)
+        self.events = EventLog(directory, self._log, slicing_of(aligned), self.each, form)
         self.changed = self._give_up()
         self._own = {member.id: self._opened(member) for member in plan.members}
 
@@ -116,9 +116,10 @@ class SharedStores:
         if isinstance(plan.windows, AlignedWindows):
             return aligned_store(replace(plan, options=self.each), self.directory, None, log=part) if incremental else None
         kind = _kind(plan)
+        options = self.each if kind.predicted else replace(self.each, read_batch_ratio=0)
         if incremental:
-            return UnalignedStore(self.directory, None, self.each, form=kind.form_of(plan), log=part)
-        return ReferenceStore(self.directory, part, self.each, self.events, plan.packed.names, kind.slices)
+            return UnalignedStore(self.directory, None, options, form=kind.form_of(plan), log=part)
+        return ReferenceStore(self.directory, part, options, self.events, plan.packed.names, kind.slices)
 
     def start(self, member: Member, fired_until: int) -> tuple[Instance, AlignedEvents | ReferenceStore | None]:
         """A pattern at work; and what it sees events through, if it needs events."""
@@ -226,6 +227,9 @@ def _kind(plan: WindowPlan) -> type[SessionInstance | CountInstance | PrecedingI
         return PrecedingInstance
     return CountInstance if isinstance(plan.windows, CountWindows) else SessionInstance
 
+
+_BUFFERS = ("write_buffer_bytes", "prefetch_bytes")
+"""What the patterns and the log of events share evenly."""
 
 _PARTS = "pattern:"
 
