@@ -11,6 +11,7 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.moving import Frames
+from forebay.engine import framed as framed_results
 from forebay.engine.framed import framed
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, WindowPlan
@@ -101,6 +102,30 @@ def test_results_go_on_in_portions(tmp_path, plan, rows):
     assert found == RESULTS
     assert sum(sizes) > 2 * PORTION_BYTES
     assert max(sizes) < 2 * PORTION_BYTES
+
+
+def test_what_moves_is_computed_for_some_frames_at_a_time(monkeypatch):
+    """Lists of percentiles of rows that precede others, of all frames at once, might take more than the memory."""
+    asked = {"percentage": [0.0, 0.5, 1.0]}
+    lists = BoundAggregate("n", "percentile", ("n",), (pa.float64(),), pa.list_(pa.float64()), asked)
+    count = BoundAggregate("c", "count", ("n",), (pa.float64(),), pa.int64())
+    rows = pl.DataFrame({"k0": np.arange(100) // 50, "n": np.random.default_rng(1).random(100)})
+    ends = np.arange(1, 101)
+    frames = Frames(ends - 1, np.maximum(ends - 7, (ends - 1) // 50 * 50), ends)
+    schema = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("n", lists.result), ("c", pa.int64())])
+    aggregation = Aggregation(("k0",), (lists, count))
+    plan = WindowPlan(CountWindows(1, 1, True), pa.schema([]), ("k0",), aggregation, Pattern.AUR, schema, Options())
+
+    def found():
+        batches = list(framed(plan, rows, frames, lambda ids, columns: conforming([pa.array(ids), *columns], schema)))
+        return pa.Table.from_batches(batches).combine_chunks(), len(batches)
+
+    whole, few = found()
+    monkeypatch.setattr(framed_results, "_AT_ONCE", 24 * 9)
+    parts, many = found()
+    assert (few, many) == (1, 12)
+    assert parts == whole
+    assert whole["id"].to_pylist() == list(range(100))
 
 
 @pytest.mark.parametrize("aggregate", SKETCHES, ids=lambda aggregate: aggregate.function)

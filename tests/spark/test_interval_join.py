@@ -90,6 +90,13 @@ def test_an_empty_side(spark, sources):
     assert joined.where("x_right is null").count() == joined.count() == left.count()
 
 
+def test_rows_that_would_be_waited_for_beyond_sparks_times_are_dropped(spark):
+    times = spark.createDataFrame([(1, 0), (2, 2**63 - 1), (3, 2**63 - 1_000_000)], "key int, us long")
+    df = times.select("key", F.timestamp_micros("us").alias("ts"))
+    joined = fb.intervalJoin(df, df, "key", "-1 hour", "1 hour", "full", timeColumn=("ts", "ts"))
+    assert [row.key for row in joined.select("key").collect()] == [1]
+
+
 @pytest.mark.slow
 def test_windows_over_a_join(spark, sources, tmp_path):
     left, right = (stream(spark, path) for path in sources)

@@ -20,10 +20,13 @@ from forebay.engine.results import WINDOW
 _SPREAD = 1 << 20
 """Rows of windows that are aggregated by themselves are aggregated about so many at a time."""
 
+_AT_ONCE = 8 * PORTION_BYTES
+"""What moves is computed at once for frames whose results take about so much, where that is known beforehand."""
 
-def framed(
-    plan: WindowPlan, rows: pl.DataFrame, frames: Frames, assembled: Callable[[Places, list[pa.Array]], pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+Assembled = Callable[[Places, list[pa.Array]], pa.RecordBatch]
+
+
+def framed(plan: WindowPlan, rows: pl.DataFrame, frames: Frames, assembled: Assembled) -> Iterator[pa.RecordBatch]:
     """A result for each frame, or what a user's function gives for it.
 
     Parameters
@@ -40,14 +43,20 @@ def framed(
     aggregation, keys, numbers = plan.aggregation, list(plan.keys), np.arange(len(frames.current))
     assert not isinstance(aggregation, Processor)
     if not isinstance(aggregation, Aggregation):
-        for some in together(_shares(rows, frames, keys, (), alone=True), 1):
-            yield from aggregation.results(_spread(rows, frames, numbers[some]), keys, WINDOW, assembled)
+        for share in together(_shares(rows, frames, keys, (), alone=True), 1):
+            yield from aggregation.results(_spread(rows, frames, numbers[share]), keys, WINDOW, assembled)
+        return
+    most = max(1, _AT_ONCE // max(1, aggregation.result_bytes))
+    if len(numbers) > most:
+        for begin in range(0, len(numbers), most):
+            some = numbers[begin : begin + most]
+            yield from framed(plan, rows, frames[some], _renumbered(assembled, some))
         return
     at_once = {place: moving(each, rows, frames) for place, each in enumerate(aggregation.aggregates) if moves(each)}
     others = replace(aggregation, aggregates=tuple(each for each in aggregation.aggregates if not moves(each)))
     shares = _shares(rows, frames, keys, at_once.values(), alone=bool(others.aggregates))
-    for some in together(shares + aggregation.result_bytes / PORTION_BYTES, 1):
-        ids = numbers[some]
+    for share in together(shares + aggregation.result_bytes / PORTION_BYTES, 1):
+        ids = numbers[share]
         one_by_one: Iterator[pa.Array] = iter(())
         if others.aggregates:
             one_by_one = iter(others.finish(others.partial(_spread(rows, frames, ids), (WINDOW,))))
@@ -56,6 +65,11 @@ def framed(
         places = range(len(aggregation.aggregates))
         found = [at_once[place].take(pa.array(ids)) if place in at_once else next(one_by_one) for place in places]
         yield assembled(ids, [*shown, *found])
+
+
+def _renumbered(assembled: Assembled, numbers: Places) -> Assembled:
+    """The same for some of the frames, which have other numbers among themselves."""
+    return lambda ids, columns: assembled(numbers[ids], columns)
 
 
 def _shares(rows: pl.DataFrame, frames: Frames, keys: list[str], moved: Iterable[Moved], *, alone: bool) -> Sizes:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.trees import subtree
+from forebay.windows import END, TIME
 
 Keys = Column | str | list[Column | str] | tuple[Column | str, ...]
 """What a call takes for keys: one, or several in a list."""
@@ -100,6 +101,12 @@ def folding(session: SparkSession) -> Callable[[str], str]:
 def quoted(name: str) -> str:
     """The name of a column as Spark parses it, whatever is in it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def lasting(time: Column, wait: Column) -> dict[str, Column]:
+    """When rows begin and end that last so long. Where the end is beyond what Spark's type has, there is neither."""
+    end = F.try_add(time, wait)
+    return {TIME: F.when(end.isNotNull(), time), END: end}
 
 
 def interval(microseconds: int) -> Column:

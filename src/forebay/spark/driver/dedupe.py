@@ -11,13 +11,13 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
-from forebay.spark.driver.columns import interval, keys_of, quoted, text_of
+from forebay.spark.driver.columns import interval, keys_of, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.inputs import nullable_within, require_carried, require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.vehicle import run
-from forebay.windows import END, TIME, FirstRows
+from forebay.windows import FirstRows
 
 
 def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: Duration) -> DataFrame:
@@ -88,7 +88,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
         conf,
         Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)", event_time=text_of(time)),
         [Key(text_of(column), column, field.dataType) for column, field in zip(columns, fields, strict=True)],
-        {TIME: time, END: time + interval(duration)},
+        lasting(time, interval(duration)),
         rows,
         Aggregation((), ()),
         {"first row": {}},

@@ -13,14 +13,14 @@ from forebay.access_patterns import Choice, Pattern
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
-from forebay.spark.driver.columns import interval, quoted, text_of
+from forebay.spark.driver.columns import interval, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, JoinType, require_same_type, united
 from forebay.spark.driver.sides import TIME as UNITED_TIME
 from forebay.spark.driver.vehicle import run
-from forebay.windows import END, TIME, Windows
+from forebay.windows import Windows
 
 TimeColumns = Column | str | tuple[Column | str, Column | str] | None
 
@@ -89,7 +89,7 @@ class RowJoin:
                 Key(key, column, field.dataType)
                 for key, column, field in zip(self.keys, key_columns, key_fields, strict=True)
             ],
-            {TIME: F.col(UNITED_TIME), END: F.col(UNITED_TIME) + wait},
+            lasting(F.col(UNITED_TIME), wait),
             inputs.columns,
             WindowJoin(self.how, side, left, right),
             {
