@@ -98,6 +98,16 @@ def test_what_spark_has_not_committed_is_not_shown(tmp_path):
     assert [instance.at(2).batch for instance in operator.instances] == [2]
 
 
+def test_of_a_version_whose_micro_batch_is_not_known_it_is_not_said_which_left_it(tmp_path):
+    store = store_at(Root(tmp_path))
+    put(store, np.arange(10))
+    store.commit()
+    (operator,) = inspection.operators(Root(tmp_path), 7)
+    (instance,) = operator.instances
+    assert instance.at() is not None
+    assert instance.at(5) is None
+
+
 def export(location, out):
     return CliRunner().invoke(app, ["state", "export", str(location), str(out)], catch_exceptions=False)
 

@@ -89,7 +89,10 @@ class InstanceState:
             with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
                 manifest = self.manifest(version)
                 last = self.operator.committed if batch is None else batch
-                if (batch is None and (last < 0 or manifest.batch is None)) or (manifest.batch or 0) <= last:
+                if manifest.batch is None or last < 0:
+                    if batch is None:
+                        return manifest
+                elif manifest.batch <= last:
                     return manifest
         if batch is not None and next(iter(self.versions)).number > 1:
             raise InvalidArgument(
