@@ -346,6 +346,7 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
 
     Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for
     partial aggregates of windows that keys have of their own. Where a virtual node has several instances, all are read.
+    What is copied from an archive to be read is removed again, so the root must not be one that stores work in.
 
     Raises
     ------

@@ -30,8 +30,8 @@ ROUNDS = 3
 """So many parts of a micro-batch's input each slot packs: what is interpreted at first is compiled after some."""
 
 WARMING_SECONDS, CLAIM_SECONDS = 60.0, 30.0
-"""So long the jobs that warm an executor before its operator may take, and those of a claim, whose tasks wait for its slots:
-those that have done so for `LOCALITY_OF_STATE`, as `configure` has it, go to other executors."""
+"""How long jobs may take that warm an executor before its operator does, and those of a claim. A claim ends before its tasks
+have waited for a slot as long as `configure` lets them (`LOCALITY_OF_STATE`): then they would go to other executors."""
 
 _PACE, _PLANNED_SECONDS = 0.05, 5.0
 """Between two looks whether a micro-batch has been planned, and how long that is waited for."""
