@@ -1,5 +1,6 @@
 """Operators over the results of an operator of forebay, in one query, each with its watermark."""
 
+import time
 from collections import Counter
 
 import pytest
@@ -90,6 +91,54 @@ def test_results_that_are_used_twice_in_a_query(spark, tmp_path):
     found = Counter(map(tuple, spark.table("twice").collect()))
     assert found == Counter(map(tuple, expected.where("item > 0").union(expected.where("item < 3")).collect()))
     assert spark.conf.get("spark.sql.exchange.reuse") == "true"
+
+
+@pytest.mark.thorough
+def test_a_micro_batch_without_rows_fires_what_is_due_in_each_operator(spark, tmp_path):
+    """Also in one whose input has no rows for any of its virtual nodes."""
+    ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
+    ticks.coalesce(1).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(ticks.schema).parquet(str(tmp_path / "in")).withWatermark("t", "0 seconds")
+    found = fb.groupBy(stream, fb.window("t", "10 seconds"), "item").agg(fb.count("*").alias("n"))
+    for length in ("20 seconds", "40 seconds"):
+        at = F.window_time("window").alias("at")
+        found = fb.groupBy(found.select(at, "item", "n"), fb.window("at", length), "item").agg(fb.sum("n").alias("n"))
+    writer = found.writeStream.format("memory").queryName("fired").option("checkpointLocation", str(tmp_path / "ck"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert [batch.numInputRows for batch in query.recentProgress] == [100, 0]
+    expected = ticks.where("id < 80").groupBy(F.window("t", "40 seconds"), "item").agg(F.count("*"))
+    assert Counter(map(tuple, spark.table("fired").collect())) == Counter(map(tuple, expected.collect()))
+
+
+@pytest.mark.thorough
+def test_checkpoints_with_timers_go_on(spark, tmp_path, caplog):
+    ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
+
+    def counts(timers):
+        spark.conf.set("spark.forebay.chainedTimers", timers)
+        try:
+            stream = spark.readStream.schema(ticks.schema).parquet(str(tmp_path / "in")).withWatermark("t", "0 seconds")
+            mine = fb.groupBy(stream, fb.window("t", "10 seconds"), "item").agg(fb.count("*").alias("n"))
+            mine = fb.groupBy(mine, fb.window(F.window_time("window"), "20 seconds"), "item").agg(fb.sum("n").alias("n"))
+        finally:
+            spark.conf.unset("spark.forebay.chainedTimers")
+        writer = mine.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "ck"))
+        writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+
+    ticks.where("id < 50").write.parquet(str(tmp_path / "in"))
+    counts("true")
+    ticks.where("id >= 50").write.mode("append").parquet(str(tmp_path / "in"))
+    with pytest.raises(StreamingQueryException, match="timeMode"):
+        counts("false")
+    given_up = time.monotonic() + 30
+    while "Set spark.forebay.chainedTimers to true" not in caplog.text:  # listeners are told when a query has ended already
+        assert time.monotonic() < given_up
+        time.sleep(0.05)
+    counts("true")
+    expected = ticks.where("id < 80").groupBy(F.window("t", "20 seconds"), "item").agg(F.count("*"))
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert Counter(map(tuple, found.collect())) == Counter(map(tuple, expected.collect()))
 
 
 def test_the_same_windows_over_a_source_may_update(spark, tmp_path):

@@ -73,6 +73,9 @@ class Conf:
         ``spark.forebay.agentPort``: where the agents of hosts listen; 0 for any free port.
     handover : str
         ``spark.forebay.handover``: whether partitions are handed over by themselves (``auto``) or only by `fb.handover`.
+    chained_timers : bool
+        ``spark.forebay.chainedTimers``: whether operators over the results of others have timers, as checkpoints of earlier
+        releases have.
     write_buffer_mb : int or None
         ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
     kept_mb : int or None
@@ -97,6 +100,7 @@ class Conf:
     copy_mb_per_second: int = 32
     agent_port: int = 0
     handover: str = "auto"
+    chained_timers: bool = False
     write_buffer_mb: int | None = None
     kept_mb: int | None = None
     read_batch_ratio: float = 0.02
@@ -138,6 +142,7 @@ class Conf:
             copy_mb_per_second=read(_integer, "copyMBPerSecond", cls.copy_mb_per_second, 1),
             agent_port=read(_integer, "agentPort", cls.agent_port, 0, MOST_PORTS),
             handover=read(_choice, "handover", "auto", "manual"),
+            chained_timers=read(_choice, "chainedTimers", "false", "true") == "true",
             write_buffer_mb=read(_write_buffer, cls.memory_mb) or None,
             kept_mb=read(_integer, "keptMB", 0, 0) or None,
             read_batch_ratio=read(_share, "readBatchRatio", cls.read_batch_ratio),

@@ -49,6 +49,9 @@ _PARTITION_SECONDS = 0.06
 _REUSE = "spark.sql.exchange.reuse"
 """Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
+_TIME_MODE = "STATE_STORE_INVALID_CONFIG_AFTER_RESTART"
+"""Spark ends a query with this error whose operators have timers where its checkpoint has none, or the other way round."""
+
 _STILL = 10
 """A watermark that has not moved in so many micro-batches with rows is worth one."""
 
@@ -149,6 +152,14 @@ class _Listener(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
+        if _TIME_MODE in (event.exception or "") and "timeMode" in event.exception:
+            _log.error(
+                "in the checkpoint of the query %s operators over the results of others have timers, as in those of earlier "
+                "releases, and the query has none; or it is the other way round. The checkpoint is intact. Set "
+                "spark.forebay.chainedTimers to true if an earlier release began it, or leave that unset if not, and start "
+                "the query again.",
+                event.id,
+            )
         self._watermarks.pop(str(event.runId), None)
         query = str(event.id)
         if _runs.get(query) == str(event.runId):  # else it runs again, or has nothing of forebay

@@ -14,6 +14,7 @@ _log = logging.getLogger("forebay")
 SETTINGS = (
     "agentPort",
     "captureTrace",
+    "chainedTimers",
     "copyMBPerSecond",
     "durability",
     "handover",

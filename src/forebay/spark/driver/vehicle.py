@@ -52,22 +52,24 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     plan = Shipped(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
     chained = bool(query.MARK.search(df._jdf.queryExecution().analyzed().toString()))
-    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock_of(bound.plan), conditions))
+    clock = clock_of(bound.plan)
+    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock, conditions))
     listener.watch(df.sparkSession)
     reporter = metrics.reporter(df.sparkSession)
-    work = Shipped(Work(bound.plan, bound.layout, place, output, reporter))
+    # Tasks of an operator run in every micro-batch, and with them those of pack that read its results.
+    timers = not (chained and clock is Clock.WATERMARK) or conf.chained_timers
+    work = Shipped(Work(bound.plan, bound.layout, place, output, reporter, timers))
     processor = WindowProcessor(work, idle=bound.plan.idle_timeout is not None)
     packed = df.select(*bound.projection).mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )
-    clock = clock_of(bound.plan)
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
     beside = [T.StructField(output, T.BinaryType()), T.StructField(EVENT_TIME, T.TimestampType())]
     emitted = packed.groupBy(VNODE).transformWithStateInPandas(
         processor,
         T.StructType([*beside, *_by_place(bound.schema).fields]),
         "append",
-        clock.value,
+        (clock if timers else Clock.NONE).value,
         eventTimeColumnName=event_time,
     )
     early.start(df.sparkSession)

@@ -46,6 +46,8 @@ class Work:
         The name of a column without values beside the results, by which a plan tells that there is an operator.
     reporter : pyspark.Accumulator
         Gets the metrics of every task.
+    timers : bool
+        Whether timers of Spark run it when nothing comes from pack.
     """
 
     plan: WindowPlan
@@ -53,20 +55,22 @@ class Work:
     place: Place
     output: str
     reporter: Accumulator[Any]
+    timers: bool = True
 
 
 class WindowOperator:
     """Runs the store instance of each virtual node once per micro-batch, whether rows came for it or not.
 
-    Pack sends something to every virtual node, and a timer runs it when only the watermark moves. So all of them have fired
-    up to the watermark of the batch before, and a row is late by the rule that Spark's own operators have.
+    Pack sends something to every virtual node, and a timer runs it when only the watermark moves and pack may have no task.
+    So all of them have fired up to the watermark of the batch before, and a row is late by the same rule as for Spark's own
+    operators.
 
     Parameters
     ----------
     work : Work
         What the driver tells.
     handle : StatefulProcessorHandle
-        Spark's timers.
+        Spark's timers, and its watermark.
     state : ValueState
         Spark's state: token, watermark up to which windows have fired, and timer of the virtual node that Spark runs.
     moved : ValueState, optional
@@ -76,7 +80,7 @@ class WindowOperator:
     def __init__(
         self, work: Work, handle: StatefulProcessorHandle, state: ValueState, moved: ValueState | None = None
     ) -> None:
-        self._plan, self._clock = work.plan, clock_of(work.plan)
+        self._plan, self._clock, self._timers = work.plan, clock_of(work.plan), work.timers
         self._handle, self._state, self._moved = handle, state, moved
         self._output, self._reporter = work.output, work.reporter
         self._root, self._updating = task.state_root(work.place), task.updating()
@@ -118,7 +122,7 @@ class WindowOperator:
     ) -> Iterator[pd.DataFrame]:
         known = self._state.get() or (None, NEVER, None)
         token, fired_until, timer = known
-        wall = now = _now(self._clock, timer_values)
+        wall = now = self._now(timer_values)
         if self._moved is not None and wall is not None:
             now = self._event_time(self._moved, wall)
         until = fired_until if now is None else max(fired_until, now * 1000)  # a wall clock may be set back
@@ -132,7 +136,7 @@ class WindowOperator:
         elif location is not None:
             self._report(self._batch, location.layout, IDLE, {})
         due = self._location(token).due if token and isinstance(self._plan.windows, Buffered) else None
-        following = _following(self._plan, self._clock, wall, due)
+        following = _following(self._plan, self._clock, wall, due) if self._timers else None
         if timer not in (None, expired, following):
             self._handle.deleteTimer(timer)
         if following not in (None, timer):
@@ -185,6 +189,16 @@ class WindowOperator:
         finally:
             instance.close()
 
+    def _now(self, timer_values: TimerValues) -> int | None:
+        """Milliseconds on the clock of the operator; None before there is a watermark."""
+        if self._clock is Clock.WALL:
+            return int(timer_values.getCurrentProcessingTimeInMs())
+        if self._clock is Clock.NONE:
+            return 0
+        # Spark's timer values have the watermark only where the operator has timers.
+        _, watermark = self._handle._statefulProcessorApiClient.get_timestamps(Clock.WATERMARK.value)
+        return int(watermark) or None  # it is 0 until there is one
+
     def _event_time(self, moved: ValueState, wall: int) -> int | None:
         """The watermark of the micro-batch, which goes on with the wall clock where it has not moved for the timeout."""
         watermark = task.watermark(self._batch)
@@ -200,15 +214,6 @@ class WindowOperator:
 def _blobs(rows: Iterator[pd.DataFrame]) -> Iterator[bytes]:
     """What pack has sent, but for what only says that a micro-batch runs."""
     return (blob for frame in rows for blob in frame[PAYLOAD] if blob is not None)
-
-
-def _now(clock: Clock, timer_values: TimerValues) -> int | None:
-    """Milliseconds on a clock; None before there is a watermark."""
-    if clock is Clock.WALL:
-        return int(timer_values.getCurrentProcessingTimeInMs())
-    if clock is Clock.NONE:
-        return 0
-    return int(timer_values.getCurrentWatermarkInMs()) or None  # Spark's watermark is 0 until there is one
 
 
 def _following(plan: WindowPlan, clock: Clock, now: int | None, due: int | None) -> int | None:
