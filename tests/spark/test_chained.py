@@ -112,6 +112,23 @@ def test_a_micro_batch_without_rows_fires_what_is_due_in_each_operator(spark, tm
 
 
 @pytest.mark.thorough
+def test_late_rows_of_an_operator_are_no_results_of_it(spark, tmp_path):
+    """What aggregates them reads the source, so that nothing but a timer runs it in a micro-batch without rows."""
+    seconds = spark.range(0, 3 * 3600, 30).selectExpr("timestamp_seconds(id) t", "id % 7 item")
+    seconds.coalesce(1).write.parquet(str(tmp_path / "in"))
+    for second in (10_770, 9000, 20_000):
+        one = spark.sql(f"select timestamp_seconds({second}) t, 99L item")
+        one.write.mode("append").parquet(str(tmp_path / "in"))
+    reader = spark.readStream.schema(seconds.schema).option("maxFilesPerTrigger", 1)
+    stream = reader.parquet(str(tmp_path / "in")).withWatermark("t", "0 seconds")
+    late = fb.late(fb.groupBy(stream, fb.window("t", "1 minute"), "item").agg(fb.count("*")))
+    found = fb.groupBy(late, fb.window("t", "1 hour")).agg(fb.count("*").alias("n"))
+    writer = found.writeStream.format("memory").queryName("hours").option("checkpointLocation", str(tmp_path / "ck"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [row.n for row in spark.table("hours").collect()] == [1]
+
+
+@pytest.mark.thorough
 def test_checkpoints_with_timers_go_on(spark, tmp_path, caplog):
     ticks = spark.range(100).selectExpr("timestamp_seconds(id) t", "id % 7 item")
 

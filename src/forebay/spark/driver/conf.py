@@ -74,8 +74,8 @@ class Conf:
     handover : str
         ``spark.forebay.handover``: whether partitions are handed over by themselves (``auto``) or only by `fb.handover`.
     chained_timers : bool
-        ``spark.forebay.chainedTimers``: whether operators over the results of others have timers, as checkpoints of earlier
-        releases have.
+        ``spark.forebay.chainedTimers``: whether operators that read the results of others by event time have timers, as
+        in checkpoints of earlier releases.
     write_buffer_mb : int or None
         ``spark.forebay.writeBufferMB``: rows are written when so many wait; a quarter of ``memoryMB`` unless set.
     kept_mb : int or None

@@ -33,6 +33,7 @@ from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import count, redefined
 from forebay.spark.driver.policies import Policies
 from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
+from forebay.spark.worker.clock import Clock
 from forebay.state import layout as layouts
 from forebay.state.layout import JOIN, VNODES, Layout
 from forebay.state.places import Root
@@ -49,7 +50,7 @@ _PARTITION_SECONDS = 0.06
 _REUSE = "spark.sql.exchange.reuse"
 """Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
-_TIME_MODE = "STATE_STORE_INVALID_CONFIG_AFTER_RESTART"
+_TIME_MODE = "[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change timeMode"
 """Spark ends a query with this error whose operators have timers where its checkpoint has none, or the other way round."""
 
 _STILL = 10
@@ -75,6 +76,7 @@ class _Listener(StreamingQueryListener):
     def __init__(self, session: SparkSession) -> None:
         self._session = weakref.ref(session)
         self._watermarks: dict[str, _Watermark] = {}
+        self._chained: set[str] = set()  # the runs whose operators may have timers, or not
         self._called: Any = None
 
     def onQueryStarted(self, event: Any) -> None:
@@ -102,8 +104,7 @@ class _Listener(StreamingQueryListener):
             logs = Logs(execution.offsetLog(), execution.commitLog())
             metrics.revive(str(query.id))
             _runs[str(query.id)] = str(query.runId)
-            if "UpdateEventTimeWatermarkColumn" in plan:
-                self._watermarks[str(query.runId)] = _Watermark(query.name or str(query.id))
+            self._follow(query, plan)
             _require_possible(mode, plan)
             checkpoint.require_at_home(location)
             removes = session.conf.get(LOGS, None) == RENAMING
@@ -131,6 +132,13 @@ class _Listener(StreamingQueryListener):
                 _log.exception("forebay could not prepare the query %s", query.id)
         _warn_of_partitions(session, execution)
 
+    def _follow(self, query: StreamingQuery, plan: str) -> None:
+        """Note what there is to say of a query while it runs, or when it has ended."""
+        if "UpdateEventTimeWatermarkColumn" in plan:
+            self._watermarks[str(query.runId)] = _Watermark(query.name or str(query.id))
+        if any(each.chained and each.clock is Clock.WATERMARK for each in queries.operators(plan)):
+            self._chained.add(str(query.runId))
+
     @property
     def _jlistener(self) -> Any:
         """The listener as Spark has it, always the same one."""
@@ -152,14 +160,15 @@ class _Listener(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        if _TIME_MODE in (event.exception or "") and "timeMode" in event.exception:
+        if str(event.runId) in self._chained and _TIME_MODE in (event.exception or ""):
             _log.error(
-                "in the checkpoint of the query %s operators over the results of others have timers, as in those of earlier "
-                "releases, and the query has none; or it is the other way round. The checkpoint is intact. Set "
-                "spark.forebay.chainedTimers to true if an earlier release began it, or leave that unset if not, and start "
-                "the query again.",
+                "in the checkpoint of the query %s, operators that read the results of others by event time have timers, as "
+                "earlier releases gave them, and in the query none; or it is the other way round. The checkpoint is "
+                "intact. Set spark.forebay.chainedTimers to true if an earlier release began it, or leave it unset if not, "
+                "and start the query again.",
                 event.id,
             )
+        self._chained.discard(str(event.runId))
         self._watermarks.pop(str(event.runId), None)
         query = str(event.id)
         if _runs.get(query) == str(event.runId):  # else it runs again, or has nothing of forebay

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from forebay.spark.driver import early, listener, metrics, query, replicas
+from forebay.spark.driver import early, listener, metrics, plans, query, replicas
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -51,7 +51,7 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
     plan = Shipped(bound.plan)
     place = replicas.place_of(df.sparkSession, conf)
-    chained = bool(query.MARK.search(df._jdf.queryExecution().analyzed().toString()))
+    chained = plans.count(df._jdf.queryExecution().analyzed().toString()) > 0
     clock = clock_of(bound.plan)
     output = query.note(Planned(bound.layout, bound.choice, place, chained, clock, conditions))
     listener.watch(df.sparkSession)
