@@ -76,7 +76,7 @@ class _Listener(StreamingQueryListener):
     def __init__(self, session: SparkSession) -> None:
         self._session = weakref.ref(session)
         self._watermarks: dict[str, _Watermark] = {}
-        self._chained: set[str] = set()  # the runs whose operators may have timers, or not
+        self._chained: set[str] = set()  # runs with operators over the results of others
         self._called: Any = None
 
     def onQueryStarted(self, event: Any) -> None:

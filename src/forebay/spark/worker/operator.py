@@ -55,7 +55,7 @@ class Work:
     place: Place
     output: str
     reporter: Accumulator[Any]
-    timers: bool = True
+    timers: bool
 
 
 class WindowOperator:
