@@ -272,9 +272,10 @@ def test_a_search_ends_after_so_many_steps(place):
     starts = 10 * np.arange(count)
     index.place_exact(key, key, starts, starts + 5)
     for some, steps in ((starts, 2), (starts[::-1], 2), (random.permutation(starts), 200)):
-        found = place(*index._state, key, key, some, some + 5, some + 5, steps * count)
-        assert (len(found) == count) == (steps == 2)
-        assert (index.columns.start[found] == some[: len(found)]).all()
+        found = np.empty(count, np.int32)
+        placed = place(*index._state, key, key, some, some + 5, some + 5, steps * count, found)
+        assert (placed == count) == (steps == 2)
+        assert (index.columns.start[found[:placed]] == some[:placed]).all()
 
 
 def test_rows_of_neighbours_are_together_and_those_of_a_key_stay_in_their_order():

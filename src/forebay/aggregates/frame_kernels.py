@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.compiling import compiled
+from forebay.compiling import compiled, in_place
 
 
 @compiled
@@ -152,7 +152,7 @@ def modes(codes, valid, begins, ends, most):
     return found
 
 
-@compiled
+@in_place
 def counted(times, winners, code, change):
     """A code occurs more, or less, often; the winners above it follow."""
     times[code] += change
@@ -199,7 +199,7 @@ def percentiles(ranks, valid, values, begins, ends, percentages):
     return found, sizes
 
 
-@compiled
+@in_place
 def shifted(tree, rank, change):
     """A rank has more, or fewer, rows."""
     node = rank + 1
@@ -208,7 +208,7 @@ def shifted(tree, rank, change):
         node += node & -node
 
 
-@compiled
+@in_place
 def ranked(tree, top, place):
     """The rank of the row that has so many before it."""
     node = 0

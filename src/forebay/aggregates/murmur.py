@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.compiling import compiled
+from forebay.compiling import in_place
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ def each(values: pl.Series, kernel: Callable[..., None], *arguments: int) -> npt
     return found
 
 
-@compiled
+@in_place
 def coupons(data, bounds, seed, found):
     """What a HyperLogLog of DataSketches is given of each value: 26 bits of a slot, and above them 6 of a rank."""
     for row in range(len(found)):
@@ -45,7 +45,7 @@ def coupons(data, bounds, seed, found):
         found[row] = (zeros + np.uint64(1)) << np.uint64(26) | (low & np.uint64(0x3FFFFFF))
 
 
-@compiled
+@in_place
 def _word(data, begin, end):
     """Up to eight bytes as a little-endian number."""
     word = np.uint64(0)
@@ -54,12 +54,12 @@ def _word(data, begin, end):
     return word
 
 
-@compiled
+@in_place
 def _rotated(word, bits):
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@compiled
+@in_place
 def _mixed(word):
     word ^= word >> np.uint64(33)
     word *= np.uint64(0xFF51AFD7ED558CCD)
@@ -68,7 +68,7 @@ def _mixed(word):
     return word ^ (word >> np.uint64(33))
 
 
-@compiled
+@in_place
 def _murmur128(data, begin, end, seed):
     """MurmurHash3, x64, 128 bits."""
     first, second = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
@@ -96,7 +96,7 @@ def _murmur128(data, begin, end, seed):
 _MASK = np.uint64(0xFFFFFFFF)
 
 
-@compiled
+@in_place
 def murmur32(data, bounds, seeds, found):
     """MurmurHash3 of 32 bits as Spark has it: bytes after the last whole word are mixed in one by one, with their sign."""
     for row in range(len(found)):
@@ -115,12 +115,12 @@ def murmur32(data, bounds, seeds, found):
         found[row] = np.int32(np.uint32(hashed ^ (hashed >> np.uint64(16))))
 
 
-@compiled
+@in_place
 def _mixed_in(hashed, word):
     hashed ^= _rotated32(word * np.uint64(0xCC9E2D51) & _MASK, 15) * np.uint64(0x1B873593) & _MASK
     return _rotated32(hashed, 13) * np.uint64(5) + np.uint64(0xE6546B64) & _MASK
 
 
-@compiled
+@in_place
 def _rotated32(word, bits):
     return (word << np.uint64(bits) | word >> np.uint64(32 - bits)) & _MASK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.compiling import compiled
+from forebay.compiling import compiled, in_place
 
 
 @compiled
@@ -18,7 +18,7 @@ def ranges(keys, lower, upper, sorted_keys, sorted_times):
     return begins, ends
 
 
-@compiled
+@in_place
 def below(sorted_keys, sorted_times, key, time):
     """How many rows come before a key and a time."""
     first, last = 0, len(sorted_keys)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.compiling import compiled
+from forebay.compiling import in_place
 from forebay.harness.access import DELETE, GET, MERGE, PUT
 
 MACHINE = np.dtype(
@@ -40,7 +40,7 @@ MAPPING_ENTRY = 32
 _GET, _PUT, _MERGE, _DELETE = int(GET), int(PUT), int(MERGE), int(DELETE)
 
 
-@compiled
+@in_place
 def home(key, start, end, part, mask):
     """Where the search for a state key begins."""
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
@@ -52,14 +52,14 @@ def home(key, start, end, part, mask):
     return np.int64(mixed & np.uint64(mask))
 
 
-@compiled
+@in_place
 def home_of(m, slot, merging, mask):
     if merging:
         return home(m[slot].key, 0, 0, 0, mask)
     return home(m[slot].key, m[slot].start, m[slot].end, m[slot].part, mask)
 
 
-@compiled
+@in_place
 def find(m, directory, merging, key, start, end, part):
     """The machine of a state key, or the newest one of a key whose windows merge, or -1; and its place in the directory."""
     mask = len(directory) - 1
@@ -72,7 +72,7 @@ def find(m, directory, merging, key, start, end, part):
     return np.int32(EMPTY), place
 
 
-@compiled
+@in_place
 def leave(m, directory, merging, place):
     """Empty a place of the directory. What lies after it moves up, so that searches need no trace of what has left."""
     mask = len(directory) - 1
@@ -86,7 +86,7 @@ def leave(m, directory, merging, place):
     directory[place] = EMPTY
 
 
-@compiled
+@in_place
 def unlink(m, directory, merging, slot):
     """Take a machine out of the hIndex."""
     found, place = find(m, directory, merging, m[slot].key, m[slot].start, m[slot].end, m[slot].part)
@@ -101,7 +101,7 @@ def unlink(m, directory, merging, slot):
     m[found].sibling = m[slot].sibling
 
 
-@compiled
+@in_place
 def refill(m, directory, merging, old):
     """Fill an empty directory with what an old one has."""
     mask = len(directory) - 1
@@ -113,13 +113,13 @@ def refill(m, directory, merging, old):
             directory[place] = slot
 
 
-@compiled
+@in_place
 def earlier(heap, one, other):
     times, numbers, _ = heap
     return times[one] < times[other] or (times[one] == times[other] and numbers[one] < numbers[other])
 
 
-@compiled
+@in_place
 def swap(heap, one, other):
     times, numbers, slots = heap
     times[one], times[other] = times[other], times[one]
@@ -127,7 +127,7 @@ def swap(heap, one, other):
     slots[one], slots[other] = slots[other], slots[one]
 
 
-@compiled
+@in_place
 def sink(heap, size, node):
     while True:
         child = 2 * node + 1
@@ -141,7 +141,7 @@ def sink(heap, size, node):
         node = child
 
 
-@compiled
+@in_place
 def push(heap, scalars, time, number, slot):
     times, numbers, slots = heap
     node = scalars[HEAP]
@@ -152,14 +152,14 @@ def push(heap, scalars, time, number, slot):
         node = (node - 1) // 2
 
 
-@compiled
+@in_place
 def pop(heap, scalars):
     scalars[HEAP] -= 1
     swap(heap, 0, scalars[HEAP])
     sink(heap, scalars[HEAP], 0)
 
 
-@compiled
+@in_place
 def emit(out, scalars, operation, family, key, start, end, size, time):
     at = scalars[AT]
     out[0][at] = operation
@@ -172,7 +172,7 @@ def emit(out, scalars, operation, family, key, start, end, size, time):
     scalars[AT] = at + 1
 
 
-@compiled
+@in_place
 def perform(m, slot, requests, first, count, size, time, out, scalars):
     """Make requests of a machine; an event brings so many bytes."""
     for number in range(first, first + count):
@@ -188,7 +188,7 @@ def perform(m, slot, requests, first, count, size, time, out, scalars):
         emit(out, scalars, operation, family, m[slot].key, m[slot].start, m[slot].end, written, time)
 
 
-@compiled
+@in_place
 def run(m, slot, runs, requests, symbol, size, time, out, scalars):
     """A step of a state machine."""
     first, count, following = runs[m[slot].state, symbol]
@@ -196,7 +196,7 @@ def run(m, slot, runs, requests, symbol, size, time, out, scalars):
     m[slot].state = following
 
 
-@compiled
+@in_place
 def open_machine(m, directory, place, heap, free, scalars, key, start, end, expiry, part, sibling):
     """A new machine at a place of the hIndex, before another one of its key if there is one; and in the vIndex."""
     if scalars[FREE] > 0:
@@ -215,7 +215,7 @@ def open_machine(m, directory, place, heap, free, scalars, key, start, end, expi
     return slot
 
 
-@compiled
+@in_place
 def chain_length(m, slot):
     length = 0
     while slot != EMPTY:
@@ -224,7 +224,7 @@ def chain_length(m, slot):
     return length
 
 
-@compiled
+@in_place
 def remap(m, directory, key, time, out, scalars):
     """The windows of a key have changed: Flink clears the mapping, and writes what is left of it entry by entry."""
     emit(out, scalars, _DELETE, MAPPING, key, 0, 0, 0, time)
@@ -234,7 +234,7 @@ def remap(m, directory, key, time, out, scalars):
         slot = m[slot].sibling
 
 
-@compiled
+@in_place
 def expire(m, directory, heap, free, scalars, merging, ends, requests, most, watermark, time, out):
     """End the machines whose time has come. False if there was no room for all that they request."""
     while scalars[HEAP] > 0 and heap[0][0] <= watermark:
@@ -262,7 +262,7 @@ def expire(m, directory, heap, free, scalars, merging, ends, requests, most, wat
     return True
 
 
-@compiled
+@in_place
 def join_window(m, directory, heap, free, scalars, runs, ends, requests, event, window, out):
     """An event comes to a key whose windows merge where they touch. The earliest one of those that touch goes on."""
     key, size, time, symbol = event
@@ -301,7 +301,7 @@ def join_window(m, directory, heap, free, scalars, runs, ends, requests, event, 
         remap(m, directory, key, time, out, scalars)
 
 
-@compiled
+@in_place
 def join_machine(m, directory, heap, free, scalars, runs, requests, event, window, out):
     """An event comes to a state key that it has been assigned to."""
     key, size, time, symbol = event
@@ -315,7 +315,7 @@ def join_machine(m, directory, heap, free, scalars, runs, requests, event, windo
     run(m, slot, runs, requests, symbol, size, time, out, scalars)
 
 
-@compiled
+@in_place
 def lacking(m, directory, scalars, merging, key, most, out):
     """What there may be too little of for an event: slots, or room for accesses."""
     if scalars[FREE] == 0 and scalars[USED] == len(m):
@@ -326,7 +326,7 @@ def lacking(m, directory, scalars, merging, key, most, out):
     return DONE
 
 
-@compiled
+@in_place
 def drive(m, directory, heap, free, scalars, merging, runs, ends, requests, most, rows, block, row, out):
     """Run the machines that events were assigned to, from a row on; the row that is next.
 

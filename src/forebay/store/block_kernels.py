@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.compiling import compiled
+from forebay.compiling import compiled, in_place
 from forebay.store.blocks import BITS, BLOCK, BYTES
 
 
@@ -25,13 +25,12 @@ def of_rows(layout, rows, count, first, last, known, address):
         if kind == BYTES:  # Arrow looks at the first offset and at the last one to see how much memory it may need
             _mark(seen, first, values, width)
             _mark(seen, first, values + count * width, width)
-        for row in rows:
-            if validity >= 0:
-                _mark(seen, first, validity + (row >> 3), 1)
-            if kind == BITS:
-                _mark(seen, first, values + (row >> 3), 1)
-            else:
-                _mark(seen, first, values + row * width, 2 * width if kind == BYTES else width)
+        if validity >= 0:
+            _mark_bits(seen, first, validity, rows)
+        if kind == BITS:
+            _mark_bits(seen, first, values, rows)
+        else:
+            _mark_values(seen, first, values, rows, width, 2 * width if kind == BYTES else width)
     return _found(seen, first, known, address)
 
 
@@ -52,7 +51,30 @@ def of_values(layout, rows, first, last, known, address, data):
     return _found(seen, first, known, address)
 
 
-@compiled
+@in_place
+def _mark_bits(seen, first, begin, rows):
+    """Mark the blocks of some rows' bits."""
+    for row in rows:
+        seen[(begin + (row >> 3)) // BLOCK - first] = 1
+
+
+@in_place
+def _mark_values(seen, first, begin, rows, width, length):
+    """Mark the blocks of some rows' values: ``length`` bytes each, and ``width`` bytes from one value to the next.
+
+    A value is on two blocks at most unless it is longer than a block, so nearly always no loop over the blocks is needed.
+    """
+    if length > BLOCK:
+        for row in rows:
+            _mark(seen, first, begin + row * width, length)
+    else:
+        for row in rows:
+            at = begin + row * width
+            seen[at // BLOCK - first] = 1
+            seen[(at + length - 1) // BLOCK - first] = 1
+
+
+@in_place
 def _mark(seen, first, begin, length):
     for block in range(max(0, begin // BLOCK - first), min(len(seen), (begin + length - 1) // BLOCK + 1 - first)):
         seen[block] = 1

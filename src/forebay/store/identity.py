@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.compiling import compiled
+from forebay.compiling import compiled, in_place
 
 Words = npt.NDArray[np.uint64]
 
@@ -111,7 +111,7 @@ def _offsets(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-@compiled
+@in_place
 def _round(v0, v1, v2, v3):
     v0 += v1
     v1 = (v1 << np.uint64(13) | v1 >> np.uint64(51)) ^ v0
@@ -126,7 +126,7 @@ def _round(v0, v1, v2, v3):
     return v0, v1, v2, v3
 
 
-@compiled
+@in_place
 def _add(state, word):
     """Two rounds of SipHash with a word of the message."""
     v0, v1, v2, v3 = state[0], state[1], state[2], state[3] ^ word
@@ -136,7 +136,7 @@ def _add(state, word):
     state[4] += np.uint64(1)
 
 
-@compiled
+@in_place
 def _absorb_words(states, valid, words):
     for row in range(len(states)):
         _add(states[row], np.uint64(valid[row]))
@@ -145,7 +145,7 @@ def _absorb_words(states, valid, words):
                 _add(states[row], words[row, place])
 
 
-@compiled
+@in_place
 def _absorb_lists(states, valid, offsets, words):
     for row in range(len(states)):
         if not valid[row]:
@@ -157,7 +157,7 @@ def _absorb_lists(states, valid, offsets, words):
             _add(states[row], words[element, 1])
 
 
-@compiled
+@in_place
 def _absorb_bytes(states, valid, offsets, data):
     for row in range(len(states)):
         if not valid[row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from forebay.compiling import compiled
+from forebay.compiling import compiled, in_place
 
 Slots = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
@@ -48,26 +48,26 @@ numbers for count windows; ``stored`` is the number of rows on disk. The windows
 """
 
 
-@compiled
+@in_place
 def touch(dirty, scalars, slot):
     if not dirty[slot]:
         dirty[slot] = 1
         scalars[TOUCHED] += 1
 
 
-@compiled
+@in_place
 def touch_all(dirty, scalars, slots):
     for slot in slots:
         touch(dirty, scalars, slot)
 
 
-@compiled
+@in_place
 def entry(low, slot):
     """What the directory has for a window: the tag of its key above its slot."""
     return (low & TAG) << 32 | slot
 
 
-@compiled
+@in_place
 def slot_of(entry):
     return np.int32(entry & 0xFFFFFFFF)
 
@@ -90,23 +90,24 @@ def by_place(low, mask, bits):
     return order
 
 
-@compiled
-def look_ahead(c, directory, free, scalars, low, begin, hint):
+@in_place
+def look_ahead(c, directory, free, scalars, low, begin):
     """Touch what the rows from ``begin`` on will need, all of it before any of it is used."""
     mask = len(directory) - 1
     end = min(len(low), begin + AHEAD)
     found = 0
     for row in range(begin, end):
-        hint[row - begin] = directory[low[row] & TAG & mask]
+        found += directory[low[row] & TAG & mask]
     for row in range(begin, end):
-        if hint[row - begin] != EMPTY:
-            found += c[slot_of(hint[row - begin])].low == low[row]
+        there = directory[low[row] & TAG & mask]
+        if there != EMPTY:
+            found += c[slot_of(there)].low == low[row]
     for number in range(max(0, scalars[FREE] - AHEAD), scalars[FREE]):
         found += c[free[number]].stored
     return found
 
 
-@compiled
+@in_place
 def leave_place(directory, place):
     """Empty a place of the directory. What lies after it moves up, so that searches need no trace of what has left."""
     mask = len(directory) - 1
@@ -120,7 +121,7 @@ def leave_place(directory, place):
     directory[place] = EMPTY
 
 
-@compiled
+@in_place
 def key_head(c, directory, high, low):
     """The newest window of a key, or -1; and its place in the directory, or where one goes."""
     mask = len(directory) - 1
@@ -134,7 +135,7 @@ def key_head(c, directory, high, low):
     return np.int32(-1), place
 
 
-@compiled
+@in_place
 def last_until(c, directory, near, high, low, time):
     """The last window of a key that starts by a time, the one that is newer than it, and the key's place in the directory.
 
@@ -156,7 +157,7 @@ def last_until(c, directory, near, high, low, time):
     return slot, newer, place, steps
 
 
-@compiled
+@in_place
 def link_window(c, directory, scalars, place, newer, slot, older):
     """A window takes its position in the chain of its key, whose head is at a place of the directory, if that is known."""
     c[slot].newer, c[slot].older = newer, older
@@ -171,7 +172,7 @@ def link_window(c, directory, scalars, place, newer, slot, older):
         directory[place] = entry(c[slot].low, slot)
 
 
-@compiled
+@in_place
 def unlink_window(c, directory, scalars, slot):
     newer, older = c[slot].newer, c[slot].older
     if older >= 0:
@@ -191,13 +192,13 @@ def unlink_window(c, directory, scalars, slot):
         scalars[FILLED] -= 1
 
 
-@compiled
+@in_place
 def lower(earliest, by, slot, time):
     """The bound of a slot's block is at most this time."""
     earliest[by, slot >> BLOCK] = min(earliest[by, slot >> BLOCK], time)
 
 
-@compiled
+@in_place
 def schedule(c, dirty, earliest, scalars, slots, etts):
     for row in range(len(slots)):
         c[slots[row]].ett = etts[row]
@@ -205,7 +206,7 @@ def schedule(c, dirty, earliest, scalars, slots, etts):
         touch(dirty, scalars, slots[row])
 
 
-@compiled
+@in_place
 def store_more(c, dirty, scalars, slots, rows, most):
     for number in range(len(slots)):
         slot = slots[number]
@@ -215,7 +216,7 @@ def store_more(c, dirty, scalars, slots, rows, most):
         touch(dirty, scalars, slot)
 
 
-@compiled
+@in_place
 def opened(c, free, earliest, scalars, high, low, start, end, ett):
     """A new window, in no chain yet."""
     if scalars[FREE] > 0:
@@ -234,19 +235,17 @@ def opened(c, free, earliest, scalars, high, low, start, end, ett):
     return slot
 
 
-@compiled
-def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett, most):
+@in_place
+def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett, most, slots):
     """Windows of a key do not touch each other, so those that a row's window touches are neighbours in their chain.
 
     The search goes on from the window of the row before, if that is of the same key. It ends after so many steps from window
-    to window, and gives the slots of the rows until then.
+    to window. Gives how many rows were placed until then, of which ``slots`` has the windows.
     """
-    slots = np.empty(len(low), np.int32)
-    hint = np.empty(AHEAD, np.int64)
     slot, steps = np.int32(-1), 0
     for row in range(len(low)):
         if row % AHEAD == 0:
-            look_ahead(c, directory, free, scalars, low, row, hint)
+            look_ahead(c, directory, free, scalars, low, row)
         slot, newer, place, taken = last_until(c, directory, slot, high[row], low[row], end[row])
         steps += taken
         if slot < 0 or c[slot].end < start[row]:
@@ -264,11 +263,11 @@ def place_merging(c, directory, free, dirty, earliest, scalars, high, low, start
         touch(dirty, scalars, slot)
         slots[row] = slot
         if steps > most:
-            return slots[: row + 1]
-    return slots
+            return row + 1
+    return len(low)
 
 
-@compiled
+@in_place
 def absorb(c, dirty, scalars, into, slot):
     """A window becomes a part of another one that it touches.
 
@@ -292,15 +291,13 @@ def absorb(c, dirty, scalars, into, slot):
     touch(dirty, scalars, last)
 
 
-@compiled
-def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett, most):
+@in_place
+def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, end, ett, most, slots):
     """The search goes on and ends as that of `place_merging` does; windows that begin together are in no order."""
-    slots = np.empty(len(low), np.int32)
-    hint = np.empty(AHEAD, np.int64)
     slot, steps = np.int32(-1), 0
     for row in range(len(low)):
         if row % AHEAD == 0:
-            look_ahead(c, directory, free, scalars, low, row, hint)
+            look_ahead(c, directory, free, scalars, low, row)
         slot, newer, place, taken = last_until(c, directory, slot, high[row], low[row], start[row])
         steps += taken
         while slot >= 0 and c[slot].start == start[row] and c[slot].end != end[row]:
@@ -314,18 +311,15 @@ def place_exact(c, directory, free, dirty, earliest, scalars, high, low, start, 
         touch(dirty, scalars, slot)
         slots[row] = slot
         if steps > most:
-            return slots[: row + 1]
-    return slots
+            return row + 1
+    return len(low)
 
 
-@compiled
-def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
-    slots = np.empty(len(low), np.int32)
-    numbers = np.empty(len(low), np.int64)
-    hint = np.empty(AHEAD, np.int64)
+@in_place
+def place_counting(c, directory, free, dirty, earliest, scalars, high, low, slots, numbers):
     for row in range(len(low)):
         if row % AHEAD == 0:
-            look_ahead(c, directory, free, scalars, low, row, hint)
+            look_ahead(c, directory, free, scalars, low, row)
         slot, place = key_head(c, directory, high[row], low[row])
         if slot < 0:
             slot = opened(c, free, earliest, scalars, high[row], low[row], 0, 0, 0)
@@ -334,7 +328,6 @@ def place_counting(c, directory, free, dirty, earliest, scalars, high, low):
         c[slot].end += 1
         touch(dirty, scalars, slot)
         slots[row] = slot
-    return slots, numbers
 
 
 @compiled
@@ -347,7 +340,7 @@ def find(c, directory, high, low):
     return found
 
 
-@compiled
+@in_place
 def find_exact(c, directory, high, low, start, end):
     slot, _ = key_head(c, directory, high, low)
     while slot >= 0 and (c[slot].start > start or (c[slot].start == start and c[slot].end != end)):
@@ -378,7 +371,7 @@ def windows_of(c, directory, high, low):
     return slots[:count], owners[:count]
 
 
-@compiled
+@in_place
 def root_of(c, slot):
     """The window that a slot belongs to now. The way there becomes shorter, half as long for those that are looked at.
 
@@ -400,7 +393,7 @@ def roots(c, slots):
     return roots
 
 
-@compiled
+@in_place
 def in_directory(c, slot):
     return c[slot].generation & 1 and c[slot].parent < 0
 
@@ -429,7 +422,7 @@ def due(c, earliest, by, used, watermark):
     return due[:count]
 
 
-@compiled
+@in_place
 def soonest(c, earliest, by, used):
     """The first of all times. The bounds of blocks that might have it become exact."""
     found = LATEST
@@ -445,7 +438,7 @@ def soonest(c, earliest, by, used):
     return found
 
 
-@compiled
+@in_place
 def vacate(c, scalars, slot):
     """No window lives in a slot any more. Nothing is left of one but zeros, which pictures compress to nothing."""
     scalars[STORED] -= c[slot].stored
@@ -454,7 +447,7 @@ def vacate(c, scalars, slot):
     c[slot].stored = 0
 
 
-@compiled
+@in_place
 def remove(c, directory, free, dirty, earliest, scalars, slots):
     found, mask = 0, len(directory) - 1
     for row in range(len(slots)):
@@ -475,7 +468,7 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
     return found
 
 
-@compiled
+@in_place
 def widen(before, directory):
     """Move all entries to a larger directory."""
     mask = len(directory) - 1

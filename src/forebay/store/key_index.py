@@ -11,7 +11,7 @@ slot until the parent goes, so rows that name it still belong somewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +135,12 @@ class KeyIndex:
 
     def place_in_steps(self, high: Times, low: Times, start: Times, end: Times, ett: Times) -> Steps:
         """What `place_merging` does, and what each row has changed."""
-        return Steps(*self._placed(step_kernels.place_in_steps, high, low, start, end, ett))
+        columns = (high, low, start, end, ett)
+        done = [
+            step_kernels.place_in_steps(*self._state, *(column[part] for column in columns))
+            for part in self._parts_of(len(low))
+        ]
+        return Steps(*(np.concatenate(arrays) for arrays in zip(*done, strict=True)))
 
     def place_exact(self, high: Times, low: Times, start: Times, end: Times, ett: Times | None = None) -> Slots:
         """The window of each row, where a window is a key with exactly these bounds."""
@@ -143,7 +148,9 @@ class KeyIndex:
 
     def place_counting(self, high: Times, low: Times) -> tuple[Slots, Times]:
         """The only window of each row's key, and the row's number in it; ``end`` counts the rows of the key."""
-        slots, numbers = self._placed(kernels.place_counting, high, low)
+        slots, numbers = np.empty(len(low), np.int32), np.empty(len(low), np.int64)
+        for part in self._parts_of(len(low)):
+            kernels.place_counting(*self._state, high[part], low[part], slots[part], numbers[part])
         return slots, numbers
 
     # reading --------------------------------------------------------------------------------------------------------
@@ -424,34 +431,30 @@ class KeyIndex:
     def _first(self, by: int) -> int:
         return int(kernels.soonest(self.columns, self._earliest, by, int(self._scalars[USED])))
 
-    def _placed_in_time(self, kernel: Callable[..., Slots], *columns: Times) -> Slots:
+    def _placed_in_time(self, kernel: Callable[..., int], *columns: Times) -> Slots:
         """The windows of rows, some rows at a time.
 
         A search begins at the newest window of a key. Where that takes many steps, as with many windows of one key and rows
         in no order, rows are placed in the order of their times, so that each search goes on where the one before has ended.
         """
         slots = np.empty(len(columns[0]), np.int32)
-        for begin in range(0, len(slots), _AT_ONCE):
-            some = [column[begin : begin + _AT_ONCE] for column in columns]
-            rows = len(some[0])
-            self._reserve(rows)
-            placed = kernel(*self._state, *some, _STEPS * rows)
-            slots[begin : begin + len(placed)] = placed
-            if len(placed) < rows:
-                _, low, start, *_ = (column[len(placed) :] for column in some)
-                order = len(placed) + np.lexsort((-start, low))
-                slots[begin + order] = kernel(*self._state, *(column[order] for column in some), LATEST)
+        for part in self._parts_of(len(slots)):
+            some, found = [column[part] for column in columns], slots[part]
+            placed = kernel(*self._state, *some, _STEPS * len(found), found)
+            if placed < len(found):
+                _, low, start, *_ = (column[placed:] for column in some)
+                order = placed + np.lexsort((-start, low))
+                others = np.empty(len(order), np.int32)
+                kernel(*self._state, *(column[order] for column in some), LATEST, others)
+                found[order] = others
         return slots
 
-    def _placed(self, kernel: Callable[..., Any], *columns: Times) -> list[npt.NDArray[Any]]:
-        """What a kernel gives for rows, some at a time, as each of them may need a new window."""
-        parts = []
-        for begin in range(0, max(1, len(columns[0])), _AT_ONCE):
-            some = [column[begin : begin + _AT_ONCE] for column in columns]
-            self._reserve(len(some[0]))
-            given = kernel(*self._state, *some)
-            parts.append(given if isinstance(given, tuple) else (given,))
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    def _parts_of(self, rows: int) -> Iterator[slice]:
+        """Rows that are to be placed, some at a time, and room for them, as each may need a new window."""
+        for begin in range(0, max(1, rows), _AT_ONCE):
+            part = slice(begin, min(rows, begin + _AT_ONCE))
+            self._reserve(part.stop - begin)
+            yield part
 
     def _reserve(self, rows: int) -> None:
         """Make room for so many more windows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from forebay.compiling import compiled
+from forebay.compiling import compiled, in_place
 from forebay.store.index_kernels import Columns, Slots, root_of
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
@@ -15,7 +15,7 @@ IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 # it. Numbers are from 1 on, 0 is none: so memory that nothing was written to is chains without items, and costs nothing.
 
 
-@compiled
+@in_place
 def link(generation, heads, previous, slots, generations, first, added):
     for number in range(len(added)):
         slot, row = added[number], first + number
@@ -25,7 +25,7 @@ def link(generation, heads, previous, slots, generations, first, added):
         heads[slot] = row + 1
 
 
-@compiled
+@in_place
 def chain(heads, previous, generations, first, slots):
     """Chain what comes after ``first`` to slots, but for what is of an older generation than what is there, and so dead."""
     for number in range(len(slots)):
@@ -67,7 +67,7 @@ def count_items(c, heads, previous, generations, slots):
     return counts
 
 
-@compiled
+@in_place
 def collect_items(c, heads, previous, generations, slots, items, roots):
     """Fill ``items`` and ``roots``, see `collected`, as far as there is room in them; gives how many there are."""
     at, room = 0, len(items)
@@ -143,7 +143,7 @@ def scattered(slots, places):
     return order
 
 
-@compiled
+@in_place
 def live_rows(c, slot, generation, rows):
     """How many rows of pieces are of windows that are open."""
     live = 0
@@ -202,7 +202,7 @@ def places(c, loaded, slots):
     return places
 
 
-@compiled
+@in_place
 def mark(c, loaded, slots, prefetched):
     """Note of windows, and of those they absorbed, that their rows are in the prefetch buffer, or that they are not."""
     for slot in slots:

@@ -15,13 +15,15 @@ def place_in_steps(c, directory, free, dirty, earliest, scalars, high, low, star
     slots, changed = np.empty(rows, np.int32), np.ones(rows, np.bool_)
     windows, absorbed = np.empty(rows, np.int64), np.zeros(rows, np.int64)
     others, count = np.empty(16, np.int32), 0
+    found = np.empty(1, np.int32)
     for row in range(rows):
         before = find(c, directory, high[row], low[row])
         bounds = np.empty((len(before), 2), np.int64)
         for place in range(len(before)):
             bounds[place, 0], bounds[place, 1] = c[before[place]].start, c[before[place]].end
         one = (high[row : row + 1], low[row : row + 1], start[row : row + 1], end[row : row + 1], ett[row : row + 1])
-        slot = place_merging(c, directory, free, dirty, earliest, scalars, one[0], one[1], one[2], one[3], one[4], LATEST)[0]
+        place_merging(c, directory, free, dirty, earliest, scalars, one[0], one[1], one[2], one[3], one[4], LATEST, found)
+        slot = found[0]
         for place in range(len(before)):
             other = before[place]
             if other == slot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forebay.compiling import compiled
+from forebay.compiling import in_place
 from forebay.store.index_kernels import (
     AHEAD,
     BY_END,
@@ -20,7 +20,7 @@ from forebay.store.index_kernels import (
 )
 
 
-@compiled
+@in_place
 def replace_windows(c, directory, earliest, scalars, slots, high, low, start, end, ett, generation, parent, sibling, stored):
     """Slots get the windows that they have in a later version.
 
@@ -56,7 +56,7 @@ def replace_windows(c, directory, earliest, scalars, slots, high, low, start, en
     return found
 
 
-@compiled
+@in_place
 def replace_free(c, directory, scalars, slots, generation):
     """No windows live in slots any more in a later version."""
     for row in range(len(slots)):
