@@ -13,8 +13,9 @@ from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.state import inspection
 from forebay.state.layout import Location
 from forebay.state.places import Root
-from forebay.store import extent_log
+from forebay.store import extent_log, window_extents
 from forebay.store.archive import MountedArchive
+from forebay.store.disk import Together
 from forebay.store.unaligned import UnalignedStore
 
 LAYOUT = {
@@ -132,3 +133,40 @@ def test_an_export_takes_the_place_of_an_earlier_one_when_it_is_whole(tmp_path, 
     with pytest.raises(InvalidArgument, match="cannot be written"):
         export(tmp_path / "state", directory)
     assert {path.name for path in out.parent.iterdir()} == {"rows.csv", "it.csv"}
+
+
+def test_what_a_stalled_attempt_has_left_is_no_damage(tmp_path, monkeypatch):
+    """It publishes its version when what that needs is long gone."""
+    monkeypatch.setattr(extent_log, "LEAST_COMPACTED", 0)
+    monkeypatch.setattr(window_extents, "LEAST_COMPACTED", 0)
+    first, disk = store_at(Root(tmp_path)), Together()
+    put(first, np.arange(100))
+    base = first.commit(None, None, 0)
+    stalled = UnalignedStore(first.directory, base, disk=disk)
+    put(stalled, np.arange(200, 210))
+    stalled.commit(None, None, 1)
+    other = UnalignedStore(first.directory, base)
+    for number in range(1, 5):
+        other.remove(other.index.live())
+        put(other, np.arange(100 * number, 100 * number + 50))
+        other.commit(None, None, number)
+    with pytest.raises(StateDirectoryError, match="overtaken"):
+        disk.settle()
+    (operator,) = inspection.operators(Root(tmp_path))
+    assert not list(inspection.verify(operator))
+
+
+def test_an_attempt_that_has_stalled_at_the_first_micro_batch_is_not_shown(tmp_path):
+    disk = Together()
+    stalled = UnalignedStore(store_at(Root(tmp_path)).directory, None, disk=disk)
+    put(stalled, np.arange(10))
+    stalled.commit(None, None, 0)
+    other = store_at(Root(tmp_path))
+    for number in range(3):
+        put(other, np.arange(10) + 10 * number)
+        other.commit(None, None, number)
+    disk.settle()
+    (late,) = stalled.directory.glob("*.manifest")
+    os.utime(late, (late.stat().st_mtime + 60,) * 2)
+    (operator,) = inspection.operators(Root(tmp_path))
+    assert sum(batch.num_rows for batch in operator.read()) == 30

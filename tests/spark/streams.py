@@ -40,7 +40,7 @@ KEYS = {
     "timestamp_ntz": lambda k: datetime.datetime(2024, 1, 1) + datetime.timedelta(hours=k),
     "interval": lambda k: datetime.timedelta(hours=k - 3),
     "array": lambda k: [[], [0.0, None], [-0.0, None], [math.nan], None][k % 5],
-    "struct": lambda k: {"a": k % 3, "b": [0.0, -0.0, None][k % 3]},
+    "struct": lambda k: {"a": k % 2, "b": [0.0, -0.0, math.nan, None][k // 2 % 4]},
 }
 TYPES = {
     "boolean": pa.bool_(),

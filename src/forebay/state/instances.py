@@ -17,15 +17,19 @@ from forebay.store.manifest import Manifest
 def listed(operator: Archive) -> dict[int, tuple[str, dict[Version, float]]]:
     """The instance of each virtual node of an operator: its name, and the versions that there are, oldest first.
 
-    With each version is the time at which it was written, in seconds. Of two instances for one node, which a failed first
-    batch leaves, it is the one that went on.
+    With each version is the time at which it was written, in seconds. Of several instances for one node, which attempts at
+    its first micro-batch leave, it is the one that has come farthest: an attempt that stalled may write the latest.
     """
     found: dict[int, tuple[str, dict[Version, float]]] = {}
     for name, there in every(operator).items():
         vnode = int(filenames.vnode_of(name))
-        if vnode not in found or max(found[vnode][1].values()) < max(there.values()):
+        if vnode not in found or _reached(found[vnode][1]) < _reached(there):
             found[vnode] = name, there
     return {vnode: found[vnode] for vnode in sorted(found)}
+
+
+def _reached(versions: dict[Version, float]) -> tuple[int, float]:
+    return max((version.number, written) for version, written in versions.items())
 
 
 def every(operator: Archive) -> dict[str, dict[Version, float]]:

@@ -105,6 +105,9 @@ class Disk:
         finally:
             self.unlink(temporary)
 
+    def require(self, path: Path) -> None:
+        """Publish what comes next only if this file is still there then."""
+
     def rename(self, path: Path, target: Path) -> None:
         with reported("rename", path):
             path.replace(target)
@@ -181,14 +184,24 @@ class Together(Disk):
         self._names: dict[Path, Path] = {}
         self._directories: dict[Path, None] = {}
         self._removed: dict[Path, None] = {}
+        self._required: dict[Path, None] = {}
 
     def settle(self) -> None:
-        """Files first, then the names of those that were published, then directories."""
+        """Files first, then the names of those that were published, then directories.
+
+        Nothing is published if a file is missing that what is published needs: what waits here may have waited for long.
+        """
         whole = [functools.partial(self._disk.put, path, data) for path, data in self._whole.items()]
         files = [functools.partial(self._sync_file, path) for path in self._files]
         removed = [functools.partial(self._disk.unlink, path) for path in self._removed]
         try:
             _side_by_side([*whole, *files, *removed])
+            for path in self._required:
+                if not path.exists():
+                    raise StateDirectoryError(
+                        f"{path} was collected before what follows from it was durable, so a newer run of the query has "
+                        "overtaken this attempt, which ends; the newer run goes on."
+                    )
             _side_by_side([functools.partial(self._disk.rename, temporary, path) for temporary, path in self._names.items()])
             _side_by_side([functools.partial(self._disk.sync_directory, path) for path in self._directories])
         except StateDirectoryError:
@@ -222,6 +235,9 @@ class Together(Disk):
         self._names[temporary] = path
         self.put(temporary, data)
         self.sync_directory(path.parent)
+
+    def require(self, path: Path) -> None:
+        self._required[path] = None
 
     def sync(self, descriptor: int, path: Path) -> None:
         self._files[path] = None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
@@ -35,6 +36,8 @@ LEAST_COMPACTED = 1 << 20
 """Files that together are smaller than this (bytes) are never compacted."""
 
 _log = logging.getLogger("forebay")
+
+Read = TypeVar("Read")
 
 
 class ExtentLog(Groups):
@@ -63,7 +66,7 @@ class ExtentLog(Groups):
         self._options = options
         self._archive, self._disk = archive, disk
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
-        self.base = base = self._manifest(version) if version else Manifest(secret=new_secret())
+        self.base = base = self._read(version, manifests.read) if version else Manifest(secret=new_secret())
         fetch = self._fetch if archive else None
         super().__init__({}, Segments(directory, disk, base.version, base.segments, fetch))
         self._parts: dict[str, dict[int, list[Extent]]] = {"": self._extents, **{name: {} for name in base.parts}}
@@ -136,7 +139,7 @@ class ExtentLog(Groups):
         manifest = Manifest(
             version=segments.next,
             history=tuple(kept),
-            stale=len({name for older in kept.values() for name in older.segments} - live),
+            stale=len({name for _, *segments in kept.values() for name in segments} - live),
             fired_until=fired_until,
             counters=counters,
             batch=batch,
@@ -146,13 +149,15 @@ class ExtentLog(Groups):
             parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
+        if self.base.version is not None:
+            self._disk.require(self._directory / filenames.manifest(self.base.version))
         segments.making(filenames.manifest(segments.next))
         manifests.write(self._directory, manifest, self._disk)
         self._secure(manifest)
         segments.made()
         for name in segments.known.keys() - live - self.base.segments.keys():
             self._disk.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
-        self._collect({segments.next: manifest, **kept})
+        self._collect({segments.next: _files(manifest), **kept})
         self.base, version = manifest, segments.next
         segments.go_on(version, manifest.segments)
         return version
@@ -183,15 +188,16 @@ class ExtentLog(Groups):
             for group in sorted(groups):
                 yield from groups[group]
 
-    def _manifest(self, version: Version) -> Manifest:
+    def _read(self, version: Version, read: Callable[[Path, Version], Read]) -> Read:
+        """What is read of the manifest of a version, which is fetched if need be."""
         if self._archive is not None:
             with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
-                return manifests.read(self._directory, version)
+                return read(self._directory, version)
             self._fetch(filenames.manifest(version))
-        return manifests.read(self._directory, version)
+        return read(self._directory, version)
 
-    def _kept(self) -> dict[Version, Manifest]:
-        """The manifests of versions that are kept beside a new one, but for those that were collected while fewer were.
+    def _kept(self) -> dict[Version, list[str]]:
+        """The versions that are kept beside a new one, but for those that were collected while fewer were, and their files.
 
         The version that was opened must be among them. Without it nothing would be known of what others need. An older one
         that is damaged is kept no longer: it must not keep a whole one from going on.
@@ -203,10 +209,10 @@ class ExtentLog(Groups):
                 f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
                 "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
             )
-        found = {self.base.version: self.base}
+        found = {self.base.version: _files(self.base)}
         for version in self.base.history[: self._options.retain_versions - 2]:
             with contextlib.suppress(VersionNotFound, CorruptState):
-                found[version] = self._manifest(version)
+                found[version] = self._read(version, manifests.files_of)
         return found
 
     def _fetch(self, name: str) -> None:
@@ -227,18 +233,17 @@ class ExtentLog(Groups):
         self.upload_seconds += time.perf_counter() - began
         self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
 
-    def _collect(self, kept: dict[Version, Manifest]) -> None:
-        """Unlink what nobody needs any more."""
-        files = {version: _files(manifest) for version, manifest in kept.items()}
+    def _collect(self, files: dict[Version, list[str]]) -> None:
+        """Unlink what nobody needs any more: these are the versions that are kept, and their files."""
         here = [path.name for path in self._directory.iterdir()]
-        for name in collectable(here, files, lambda version: _files(manifests.read(self._directory, version))):
+        for name in collectable(here, files, lambda version: manifests.files_of(self._directory, version)):
             self._disk.unlink(self._directory / name)
         archive = self._archive
         if archive is not None and self.next.number % _COLLECTED_EVERY == 0:
 
             def safe(version: Version) -> list[str]:
                 name = filenames.manifest(version)
-                return _files(manifests.parse(archive.read(name), Path(name)))
+                return manifests.files_in(archive.read(name), Path(name))
 
             try:
                 there = archive.names()

@@ -16,7 +16,8 @@ class Options:
     memory_bytes : int
         What buffered writes, prefetched rows, or one loaded partition of a window may take.
     retain_versions : int
-        How many of the newest versions stay readable; at least 2, the committed one and the one being written.
+        How many of the newest versions stay readable; at least 2, the committed one and the one being written. Where an
+        attempt at the committed one may go on after others have begun the next, 3: it needs the one before.
     write_buffer_bytes : int
         Rows are written to disk when so many bytes of them wait; a quarter of the memory unless given, and 1 GiB at most: a
         column of texts in Arrow's usual form has no more than twice as much.

@@ -161,7 +161,7 @@ class Conf:
         """The limits of one store instance."""
         return Options(
             memory_bytes=self.memory_mb << 20,
-            retain_versions=self.retain_batches,
+            retain_versions=self.retain_batches + 1,  # an attempt at the last but one may still go on (note 30)
             write_buffer_bytes=(self.write_buffer_mb or 0) << 20,
             kept_bytes=(self.kept_mb or 0) << 20,
             read_batch_ratio=self.read_batch_ratio,
