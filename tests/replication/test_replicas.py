@@ -13,6 +13,7 @@ from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
 from forebay.replication import agent as agents
+from forebay.replication import hosts as known_hosts
 from forebay.replication import local, manager, queries
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
@@ -198,7 +199,7 @@ def test_two_applications_with_one_port_on_a_host(tmp_path):
     (tmp_path / "b").mkdir()
     with hosts(tmp_path / "a") as first:
         first.start(0)
-        port = int(first.manager._hosts.popitem()[0].rpartition(":")[2])
+        port = int(next(iter(first.manager._hosts)).rpartition(":")[2])
         with (
             hosts(tmp_path / "b", port=port) as second,
             pytest.raises(ReplicationError, match=r"set spark\.forebay\.agentPort"),
@@ -307,7 +308,7 @@ def test_a_host_that_could_not_take_a_replica_is_read_from(tmp_path):
             some.start(host)
         version = append(some.open(0, None), 1)
         (replica,) = (host for host in (1, 2) if some.held(host))
-        some.manager._shunned[some.address(replica)] = time.monotonic() + 60
+        some.manager._hosts.fail(some.address(replica), "it did not answer in time", time.monotonic())
         some.kill(0)
         assert values(some.open(3 - replica, version)) == [1]
 
@@ -511,7 +512,7 @@ def test_what_agents_have_left_that_ended_long_ago_is_swept(tmp_path):
 @pytest.mark.thorough
 def test_a_host_without_room_is_left_out_and_comes_back_when_there_is_some(tmp_path, monkeypatch, caplog):
     """No file may become larger there than 64 KB; what is written beyond fails as it does on a full disk."""
-    monkeypatch.setattr(manager, "SHUNNED_SECONDS", 1.0)
+    monkeypatch.setattr(known_hosts, "SHUNNED_SECONDS", 1.0)
     monkeypatch.setattr(manager, "REPAIR_SECONDS", 1.0)
     with hosts(tmp_path) as some:
         some.start(0)
@@ -546,7 +547,7 @@ def test_an_agent_whose_disk_stalls_is_not_taken_for_lost(tmp_path, monkeypatch)
             assert mended.wait(30)
             return names(instance)
 
-        monkeypatch.setattr(manager, "LOST_SECONDS", 1.5)
+        monkeypatch.setattr(known_hosts, "LOST_SECONDS", 1.5)
         monkeypatch.setattr(agent._holdings, "names", stalls)
         noting = Thread(target=agent.inventory.note, args=[f"{QUERY}/{LAYOUT}/0-00000000", version], kwargs={"own": False})
         noting.start()
@@ -697,7 +698,7 @@ def test_a_host_that_did_not_take_a_version_keeps_its_replicas_unless_it_takes_n
         beat("b", has=True)
         groups.append((clock[0] - began, beat("c")["wanted"], beat.service._targets[QUERY, 0]))
     changed = [when for when, wanted, target in groups if wanted or target != ["b:1"]]
-    assert changed == [when for when, _, _ in groups if again is not None and when >= 0.5 + manager.PATIENT_SECONDS]
+    assert changed == [when for when, _, _ in groups if again is not None and when >= 0.5 + known_hosts.PATIENT_SECONDS]
 
 
 def test_an_invited_host_that_has_another_agent_stays_invited(beat, clock):

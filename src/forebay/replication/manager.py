@@ -11,24 +11,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay.errors import ReplicationError
 from forebay.replication import groups
 from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploaders
-from forebay.replication.protocol import AVOIDED_SECONDS, Service
+from forebay.replication.hosts import LOST_SECONDS, Host, Hosts
+from forebay.replication.protocol import Service
 from forebay.replication.queries import Archive, Queries, Unit
 from forebay.store.filenames import Version
-
-LOST_SECONDS = 5.0
-"""A host whose agent has said nothing for so long is lost."""
-
-SHUNNED_SECONDS = 25.0
-"""A host that could not take a version gets no new replicas for so long. In that time hosts try it once more."""
-
-PATIENT_SECONDS = 30.0
-"""It loses those that it keeps only then, and if it could not take another version meanwhile."""
 
 REPAIR_SECONDS = 15.0
 """After a host was lost, new ones get replicas only then: its partitions come first, and it may come back."""
@@ -39,31 +30,11 @@ SETTLING_SECONDS = 60.0
 STARTING_SECONDS = 15.0
 """But hosts that come so soon after the first one begin with it, while there is little state."""
 
-LEAST_FREE = 64 << 20
-"""A host with less free disk gets no more replicas."""
-
-_PAUSE_SECONDS = 2.0
-"""Longer than it takes until some agent tells something again."""
-
 _PLANNED_SECONDS = 0.5
 _KEPT_VERSIONS = 8
 """A host that is not in an instance's group drops it when it is so many versions behind."""
 
 _log = logging.getLogger("forebay")
-
-
-@dataclass
-class Host:
-    """A host as its agent has described it last."""
-
-    name: str
-    address: str
-    seen: float
-    held: dict[str, Replica] = field(default_factory=dict)
-    free: int = 1 << 62
-    sent: int = 0
-    received: int = 0
-    uploading: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,18 +84,14 @@ class Manager(Service):
             self.address = f"{advertised}:{self.port}"
         self.replicas, self._uploading = replicas, uploading
         self._lock = threading.RLock()
-        self._hosts: dict[str, Host] = {}
+        self._hosts = Hosts()
         self._queries = Queries()
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
         self._sizes = groups.Sizes[Unit]()
         self._guests: dict[Unit, Counter[str]] = {}
-        self._shunned: dict[str, tuple[float, float]] = {}
-        """Since when, and until when."""
         self._planned = 0.0
-        self._looked = self._heard = 0.0
-        self._began = float("inf")
         self._repaired = self._settled = 0.0
         self._ending: tuple[float, float] | None = None
         self._lost_some = False
@@ -166,7 +133,7 @@ class Manager(Service):
     def invite(self, query: str, partition: int, host: str) -> None:
         """Have a host keep a replica of a partition until it is dismissed as often, beside the replica group."""
         with self._lock:
-            self._address(host)  # it is known
+            self._hosts.address_of(host)  # it is known
             self._guests.setdefault((query, partition), Counter())[host] += 1
             self._planned = 0.0
 
@@ -180,14 +147,14 @@ class Manager(Service):
         """Whether a host has the partition's state, but for what the last micro-batch has changed."""
         with self._lock:
             copies = self._units().get((query, partition))
-            address = self._address(host)
+            address = self._hosts.address_of(host)
             return copies is None or address == copies.origin or copies.kept_by(address)
 
     def missing(self, query: str, partition: int, host: str) -> int:
         """The bytes of the partition's store instances that a host does not have whole yet."""
         with self._lock:
             copies = self._units().get((query, partition))
-            return 0 if copies is None else copies.lag(self._address(host)).bytes
+            return 0 if copies is None else copies.lag(self._hosts.address_of(host)).bytes
 
     def end(self, seconds: float) -> bool:
         """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
@@ -237,35 +204,26 @@ class Manager(Service):
         with self._lock:
             before = self._hosts[address].held if address in self._hosts else {}
             known = {name: _replica(each, before.get(name), now) for name, each in held.items()}
-            self._began = min(self._began, now)
-            if address not in self._hosts:
-                _log.info("the host %s keeps replicas now", host)
-                self._planned = 0.0
-                if now > self._began + STARTING_SECONDS:
-                    self._settled = now + SETTLING_SECONDS
-                for other in [each for each, there in self._hosts.items() if there.name == host]:
-                    self._forget(other)  # a host counts once, whatever has become of its agent before
-            self._hosts[address] = Host(host, address, now, known, free, sent, received, uploading)
+            is_new = self._hosts.tell(Host(host, address, now, known, free, sent, received, uploading))
+            if is_new and now > self._hosts.began + STARTING_SECONDS:
+                self._settled = now + SETTLING_SECONDS
             for failed, reason in failures.items():
-                if failed in self._hosts and failed not in self._shunned:
-                    _log.warning("the host %s gets no new replicas for a while: %s", self._hosts[failed].name, reason)
-                since, _ = self._shunned.get(failed, (now, now))
-                if since == now or now - since >= AVOIDED_SECONDS:  # what fails meanwhile had begun before
-                    self._shunned[failed] = since, now + SHUNNED_SECONDS
+                self._hosts.fail(failed, reason, now)
+            if is_new or failures:
                 self._planned = 0.0
             self._plan()
             return {**self._duties(address), "queries": self._queries.archives(), "ending": self._may_end()}
 
     def _group(self, instance: str, address: str, host: str) -> dict[str, Any]:
         with self._lock:
-            if address not in self._hosts and all(there.name != host for there in self._hosts.values()):
-                self._hosts[address] = Host(host, address, time.monotonic())
+            now = time.monotonic()
+            self._hosts.expect(host, address, now)
             unit = self._queries.unit_of(instance)
             sizes = dict.fromkeys([*self._groups, unit], 0)
             current = self._groups | {unit: self._preferred(unit, self._units().get(unit))}
             origins = self._origins | {unit: address}
-            keeping = self._keeping(time.monotonic())
-            chosen = groups.assign(sizes, origins, self._able(), self.replicas, current, keeping=keeping, level=False)
+            able, keeping = self._hosts.able(), self._hosts.keeping(now)
+            chosen = groups.assign(sizes, origins, able, self.replicas, current, keeping=keeping, level=False)
             return {"members": chosen[unit]}
 
     def _holders(self, instance: str) -> dict[str, Any]:
@@ -274,7 +232,7 @@ class Manager(Service):
             order = sorted(held, key=lambda address: (held[address].own, held[address].version.number), reverse=True)
             others = [address for address in self._hosts if address not in held]  # they may have got it just now
             return {
-                "addresses": sorted((*order, *others), key=self._shunned.__contains__),  # which could not take a replica
+                "addresses": sorted((*order, *others), key=self._hosts.failed),  # which could not take a replica
                 "version": str(held[newest(held)].version) if held else None,
                 "archive": self._queries.archive_of(instance.partition("/")[0]),
             }
@@ -305,9 +263,9 @@ class Manager(Service):
             return
         self._planned = now
         self._forget_queries(now)
-        self._shunned = {address: times for address, times in self._shunned.items() if times[1] > now}
-        able, keeping = self._able(), self._keeping(now)
-        if self._hosts and len(self._hosts) <= self.replicas and not self._warned and now > self._began + LOST_SECONDS:
+        self._hosts.forget_failures(now)
+        able, keeping = self._hosts.able(), self._hosts.keeping(now)
+        if self._hosts and len(self._hosts) <= self.replicas and not self._warned and now > self._hosts.began + LOST_SECONDS:
             self._warned = True
             _log.warning(
                 "spark.forebay.replicas is %d, and there are %d hosts with tasks of this application: %d are needed. Until "
@@ -378,20 +336,9 @@ class Manager(Service):
                     dropped.append(name)
         return {"groups": sending, "uploading": uploading, "wanted": wanted, "dropped": dropped}
 
-    def _able(self) -> list[str]:
-        """Agents that can take replicas."""
-        return [address for address in self._roomy() if address not in self._shunned]
-
-    def _keeping(self, now: float) -> list[str]:
-        """Agents that could not take a version of late, and have not been given up."""
-        return [each for each in self._roomy() if each in self._shunned and now < self._shunned[each][0] + PATIENT_SECONDS]
-
-    def _roomy(self) -> list[str]:
-        return [address for address, host in self._hosts.items() if host.free >= LEAST_FREE]
-
     def _forget_queries(self, now: float) -> None:
         """Let go of queries that have ended long ago, once all is uploaded."""
-        if not any(host.uploading for host in self._hosts.values()):
+        if not self._hosts.uploading:
             self._queries.forget_ended(now)
             known: tuple[dict[Unit, Any], ...] = (self._groups, self._targets, self._guests)
             for units in known:
@@ -400,19 +347,11 @@ class Manager(Service):
 
     def _forget_lost(self) -> None:
         now = time.monotonic()
-        if now - self._looked > _PAUSE_SECONDS:  # this process has stood still: what agents have told waits to be heard
-            self._heard = now
-        self._looked = now
-        silent = [each for each, host in self._hosts.items() if now - max(host.seen, self._heard) > LOST_SECONDS]
-        for address in silent:
-            self._lost_some = True
-            self._repaired = now + REPAIR_SECONDS
-            _log.warning("the agent of the host %s is silent: the host is taken for lost", self._hosts[address].name)
-            self._forget(address)
+        if self._hosts.forget_lost(now):
+            self._lost_some, self._repaired, self._planned = True, now + REPAIR_SECONDS, 0.0
 
     def _forget(self, address: str) -> None:
-        """A host is lost, or its agent: it may have another one soon."""
-        self._hosts.pop(address, None)
+        self._hosts.forget(address)
         self._planned = 0.0
 
     def _units(self) -> dict[Unit, Copies]:
@@ -424,13 +363,6 @@ class Manager(Service):
                     continue
                 found.setdefault(self._queries.unit_of(name), {}).setdefault(name, {})[address] = replica
         return {unit: Copies(instances) for unit, instances in found.items()}
-
-    def _address(self, host: str) -> str:
-        for address, known in self._hosts.items():
-            if host in (known.name, address):
-                return address
-        known_hosts = ", ".join(sorted(known.name for known in self._hosts.values()))
-        raise ReplicationError(f"no agent is known on the host {host}; there are agents on {known_hosts or 'no host'}")
 
 
 def _replica(said: list[Any], before: Replica | None, now: float) -> Replica:
