@@ -29,14 +29,15 @@ def compiled(function: Callable[..., Any]) -> Any:
     >>> twice(4)
     8
     """
-    return _kept_in_mind(function, {})
+    return _kept_in_mind(function, counting=True)
 
 
 def in_place(function: Callable[..., Any]) -> Any:
     """As `compiled`, for a function that works on the arrays that it is given: it makes none and gives none.
 
     So numba need not count references to its arrays. Where one such function calls another for every row, counting takes
-    several times as long as the work. numba refuses to compile a function that makes arrays after all.
+    several times as long as the work. numba refuses to compile a function that makes arrays after all. It does not notice if
+    one returns an array that it was given: that must not be.
 
     Examples
     --------
@@ -50,7 +51,7 @@ def in_place(function: Callable[..., Any]) -> Any:
     >>> numbers.tolist()
     [0, 2, 4]
     """
-    return _kept_in_mind(function, {"_nrt": False})
+    return _kept_in_mind(function, counting=False)
 
 
 kernels: dict[str, Any] = {}
@@ -106,23 +107,24 @@ def in_turn() -> Iterator[None]:
         os.close(lock)
 
 
-def _kept_in_mind(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    kernels[f"{function.__module__}.{function.__qualname__}"] = kernel = _compiled(function, options)
+def _kept_in_mind(function: Callable[..., Any], *, counting: bool) -> Any:
+    kernels[f"{function.__module__}.{function.__qualname__}"] = kernel = _compiled(function, counting=counting)
     return kernel
 
 
-def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _compiled(function: Callable[..., Any], *, counting: bool) -> Any:
+    options = {"nogil": True, "_nrt": counting}  # a function that is called takes over what is not said
     for directory in (None, private_directory):
         before = numba.config.CACHE_DIR
         try:
             if directory is not None:
                 numba.config.CACHE_DIR = str(directory())
-            return numba.njit(cache=True, nogil=True, **options)(function)
+            return numba.njit(cache=True, **options)(function)
         except (RuntimeError, OSError):  # numba has found no place to keep it; or there is no private directory
             continue
         finally:
             numba.config.CACHE_DIR = before
-    return numba.njit(nogil=True, **options)(function)
+    return numba.njit(**options)(function)
 
 
 @compiled

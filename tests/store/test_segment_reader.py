@@ -45,6 +45,7 @@ def columns(seed=0):
         "bytes": nullable(lambda n: bytes(n % 500), pa.binary()),
         "long word": nullable(lambda n: f"{n}" * (n % 30), pa.large_string()),
         "nothing": pa.nulls(ROWS),
+        "empty": nullable(lambda n: b"", pa.binary(0)),
         "all": pa.array(numbers),
     }
 
@@ -74,6 +75,20 @@ def test_some_rows_are_those_of_the_whole(tmp_path):
         for extent, batch in zip(extents, batches, strict=True):
             rows = chance.permutation(ROWS)[:count]
             assert take(reader, extent, rows).equals(batch.take(pa.array(rows)))
+
+
+def test_values_that_are_longer_than_a_block(tmp_path):
+    batch = pa.record_batch({"page": pa.array([bytes([number]) * 5000 for number in range(200)], pa.binary(5000))})
+    segment, (extent,) = written(tmp_path, batch)
+    reader, rows = SegmentReader(tmp_path, segment), np.array([150, 3])
+    assert take(reader, extent, rows).equals(batch.take(pa.array(rows)))
+    assert 4 <= known(tmp_path).blocks.sum() < 8
+
+
+def test_a_row_that_is_not_there(tmp_path):
+    segment, (extent,) = written(tmp_path, pa.record_batch(columns()))
+    with pytest.raises(IndexError, match="out of bounds"):
+        take(SegmentReader(tmp_path, segment), extent, np.array([5, 10**9]))
 
 
 def test_a_file_that_cannot_be_read_is_told_with_what_to_do(tmp_path):

@@ -18,18 +18,20 @@ def listed(operator: Archive) -> dict[int, tuple[str, dict[Version, float]]]:
     """The instance of each virtual node of an operator: its name, and the versions that there are, oldest first.
 
     With each version is the time at which it was written, in seconds. Of several instances for one node, which attempts at
-    its first micro-batch leave, it is the one that has come farthest: an attempt that stalled may write the latest.
+    its first micro-batch leave, it is the one that went on: its last version is the latest, but for a first one that an
+    attempt writes which had stalled.
     """
     found: dict[int, tuple[str, dict[Version, float]]] = {}
     for name, there in every(operator).items():
         vnode = int(filenames.vnode_of(name))
-        if vnode not in found or _reached(found[vnode][1]) < _reached(there):
+        if vnode not in found or _went_on(found[vnode][1]) < _went_on(there):
             found[vnode] = name, there
     return {vnode: found[vnode] for vnode in sorted(found)}
 
 
-def _reached(versions: dict[Version, float]) -> tuple[int, float]:
-    return max((version.number, written) for version, written in versions.items())
+def _went_on(versions: dict[Version, float]) -> tuple[bool, float]:
+    """Whether an instance has more than its first version, and when the last one was written."""
+    return max((version.number > 1, written) for version, written in versions.items())
 
 
 def every(operator: Archive) -> dict[str, dict[Version, float]]:

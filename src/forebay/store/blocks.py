@@ -94,6 +94,8 @@ def layout_of(batch: pa.RecordBatch, file: pa.Buffer) -> Blocks | None:
             return None
         if pa.types.is_boolean(kind):
             rows.append((BITS, 0, validity, *others, -1))
+        elif pa.types.is_fixed_size_binary(kind) and not kind.byte_width:
+            continue
         elif pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
             rows.append((FIXED, kind.bit_width // 8, validity, *others, -1))
         elif pa.types.is_string(kind) or pa.types.is_binary(kind):

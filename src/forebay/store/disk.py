@@ -197,7 +197,9 @@ class Together(Disk):
         try:
             _side_by_side([*whole, *files, *removed])
             for path in self._required:
-                if not path.exists():
+                with reported("look for", path):
+                    is_there = path.exists()
+                if not is_there:
                     raise StateDirectoryError(
                         f"{path} was collected before what follows from it was durable, so a newer run of the query has "
                         "overtaken this attempt, which ends; the newer run goes on."

@@ -200,7 +200,7 @@ class ExtentLog(Groups):
         """The versions that are kept beside a new one, but for those that were collected while fewer were, and their files.
 
         The version that was opened must be among them. Without it nothing would be known of what others need. An older one
-        that is damaged is kept no longer: it must not keep a whole one from going on.
+        that is damaged, or cannot be reached, is kept no longer: it must not keep a whole one from going on.
         """
         if self.base.version is None:
             return {}
@@ -211,7 +211,7 @@ class ExtentLog(Groups):
             )
         found = {self.base.version: _files(self.base)}
         for version in self.base.history[: self._options.retain_versions - 2]:
-            with contextlib.suppress(VersionNotFound, CorruptState):
+            with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
                 found[version] = self._read(version, manifests.files_of)
         return found
 

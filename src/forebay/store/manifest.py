@@ -7,6 +7,7 @@ A version exists when its manifest does. See docs/format.md.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -102,6 +103,7 @@ class Manifest:
 _MOST_WRITTEN = 256
 _written: dict[Path, list[str]] = {}
 """The files of the versions that this process has written last."""
+_writing = threading.Lock()
 
 
 def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
@@ -112,9 +114,10 @@ def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
     header = f"forebay manifest {_format_of(manifest)} {crc32(body):08x}\n".encode()
     path = directory / filenames.manifest(manifest.version)
     disk.publish(path, header + body)
-    if len(_written) >= _MOST_WRITTEN:
-        del _written[next(iter(_written))]
-    _written[path] = [path.name, *manifest.segments]
+    with _writing:
+        if len(_written) >= _MOST_WRITTEN:
+            del _written[next(iter(_written))]
+        _written[path] = [path.name, *manifest.segments]
 
 
 def read(directory: Path, version: Version) -> Manifest:
@@ -124,12 +127,14 @@ def read(directory: Path, version: Version) -> Manifest:
 
 
 def files_of(directory: Path, version: Version) -> list[str]:
-    """The names of a version's files, the manifest's first; raises what `read` does, in a fraction of the time.
+    """The names of a version's files, the manifest's first, in a fraction of the time that `read` takes.
 
-    Those of the last versions that this process has written are known: no two attempts write a version of one name.
+    Those of the last versions that this process has written are known: no two attempts write a version of one name. Raises
+    `VersionNotFound` or `CorruptState` when there is no manifest, or none that can be trusted and is not known.
     """
     path = directory / filenames.manifest(version)
-    return _written[path] if path in _written and path.exists() else files_in(_bytes_of(path), path)
+    known = _written.get(path)
+    return known if known is not None and path.exists() else files_in(_bytes_of(path), path)
 
 
 def files_in(data: bytes, path: Path) -> list[str]:

@@ -137,7 +137,7 @@ class SegmentReader:
         if extent.offset not in checked.layouts:
             checked.layouts[extent.offset] = yield from self._layout(extent, file, checked)
         layout, known = checked.layouts[extent.offset], checked.blocks
-        if layout is None:
+        if layout is None or (len(rows) and int(rows.max()) >= extent.rows):  # no loop looks: `take` does
             return False
         first, last = extent.offset // BLOCK, (extent.offset + extent.length - 1) // BLOCK
         found, parts = kernels.of_rows(layout, rows, extent.rows, first, last, known, file.address)
