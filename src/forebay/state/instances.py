@@ -18,8 +18,8 @@ def listed(operator: Archive) -> dict[int, tuple[str, dict[Version, float]]]:
     """The instance of each virtual node of an operator: its name, and the versions that there are, oldest first.
 
     With each version is the time at which it was written, in seconds. Of several instances for one node, which attempts at
-    its first micro-batch leave, it is the one that went on: its last version is the latest, but for a first one that an
-    attempt writes which had stalled.
+    its first micro-batch leave, it is the one that went on: that has more than a first version, or of equals the one that
+    was written to last. An attempt that stalled may write its first version later than that.
     """
     found: dict[int, tuple[str, dict[Version, float]]] = {}
     for name, there in every(operator).items():
