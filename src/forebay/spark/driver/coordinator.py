@@ -65,6 +65,7 @@ class Coordinator:
     @property
     def knows_all(self) -> bool:
         """Whether it is known for good what stores the query has, as it is when its first micro-batch has ended."""
+        self._known()  # nobody else may have looked since then
         return bool(self._stores)
 
     def locations(self, partition: int, operator: int | None = None) -> list[str | None]:
