@@ -37,6 +37,7 @@ def two_hosts(tmp_path):
         some.start(0)
         some.agent = some.listen(1)
         found = some.disk(1) / "agents" / f"{some.application.name}.json"
+        found.parent.mkdir(exist_ok=True)  # the agent may be known before it has made it
         found.write_text(json.dumps({"address": some.agent.address}))  # tasks of the host find this one
         yield some
 
