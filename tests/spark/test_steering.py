@@ -173,6 +173,47 @@ def test_who_joins_is_told_of_and_can_be_claimed(tmp_path):
     assert found == expected
 
 
+def joining_at_work(spark, cluster):
+    """Add a host while tasks wait for a slot, so that it is given one of them; there it would take a minute."""
+    directory = Path(cluster.directory, "at-work")
+    old, files = cluster.numbers, [str(directory / name) for name in ("waiting", "given", "slept")]
+
+    def slow_at_first(batches):
+        waiting, given, slept = map(Path, files)
+        if int(os.environ[MARK].rpartition("/")[2]) in old:
+            while waiting.exists() and not given.exists():
+                (waiting / str(uuid.uuid4())).touch()
+                time.sleep(0.5)
+        elif not given.exists():
+            given.touch()
+            time.sleep(120)
+            slept.touch()
+        yield from batches
+
+    def kind(df):
+        return sessions(df.repartition(12).mapInArrow(slow_at_first, df.schema))
+
+    run = Run(spark, directory, lambda df: kind(df) if df.isStreaming else sessions(df))
+    run.steering.on_joined(lambda executor: threading.Thread(target=run.steering.claim, args=[executor]).start())
+    waiting, given, slept = map(Path, files)
+    run.push()
+    waiting.mkdir()
+    run.add()
+    while not list(waiting.iterdir()):
+        time.sleep(0.1)
+    cluster.add(wait=False)
+    run.query.processAllAvailable()
+    return [given.exists(), slept.exists(), *run.end()]
+
+
+@pytest.mark.slow
+def test_tasks_that_were_given_to_who_joins_are_taken_back(tmp_path):
+    with Cluster(hosts=2, directory=tmp_path) as cluster:
+        given, slept, found, expected = cluster.run(joining_at_work)
+    assert (given, slept) == (True, False)
+    assert found == expected
+
+
 def losing(spark, cluster):
     """Kill a host in the middle of a micro-batch."""
     run = Run(spark, f"{cluster.directory}/losing", sessions)

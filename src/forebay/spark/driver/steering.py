@@ -44,6 +44,7 @@ from forebay.spark.driver import query as queries
 from forebay.spark.driver.coordinator import Coordinator
 from forebay.spark.driver.executors import Executor, Executors
 from forebay.spark.driver.locality import let_go
+from forebay.spark.driver.relief import relieve
 from forebay.spark.driver.warming import Warming
 from forebay.state.places import Place
 
@@ -172,9 +173,16 @@ class Steering:
         """Take all slots of an executor that has just joined, and load there what Python workers need; returns when it has.
 
         Else a micro-batch may begin, and wait for its first tasks there, which take half a minute if there is little CPU.
-        What else there is to do before state partitions move there, `warm` does.
+        Tasks that Spark has given it before are taken back when others have time for them. What else there is to do before
+        state partitions move there, `warm` does.
         """
-        Warming(self._execution, executor.location, executor.cores).claim()
+        ready = threading.Event()
+        of_the_query = self._context, str(self._query.runId), executor, ready
+        threading.Thread(target=relieve, args=of_the_query, name="forebay relief", daemon=True).start()
+        try:
+            Warming(self._execution, executor.location, executor.cores).claim()
+        finally:
+            ready.set()
 
     def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
         """Have executors ready for tasks of operators, before state partitions move there.

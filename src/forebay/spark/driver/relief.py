@@ -1,0 +1,101 @@
+"""Tasks that an executor was given before it was ready for them.
+
+An executor that joins while tasks of a micro-batch wait for a slot is given some of them at once, before its slots can be
+claimed. It has nothing loaded and nothing compiled, so with little CPU they take half a minute, when all others have long
+ended, and the micro-batch waits for them. So they are taken back: Spark begins them again on executors that have nothing to
+do, as its speculation would, which is an application's choice and means tasks with state, too.
+
+Only tasks before a shuffle are taken back. They leave nothing but their part of the shuffle, which counts when they end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import SparkContext
+
+from forebay.spark.driver.executors import Executor
+from forebay.spark.driver.trees import elements
+
+TOO_LONG = 2.0
+"""A task is taken back when it has run for so many times as long as those of its stage that have ended took on average."""
+
+_PACE = 0.25
+"""Seconds between two looks."""
+
+_log = logging.getLogger("forebay")
+
+
+def relieve(context: Any, run: str, executor: Executor, ready: threading.Event) -> None:
+    """Take tasks of a query's micro-batches back from an executor, until it is ready or has ended a task.
+
+    Nothing is raised: without it a micro-batch only takes longer.
+
+    Parameters
+    ----------
+    context : SparkContext
+        The JVM's.
+    run : str
+        The run of the query.
+    executor : Executor
+        An executor that has just joined.
+    ready : threading.Event
+        Set when the executor is ready.
+    """
+    taken: set[int] = set()
+    while not ready.wait(_PACE):
+        try:
+            if context.statusStore().executorSummary(executor.id).completedTasks():
+                return
+            for stage in _before_shuffles(context, run):
+                tasks = [task for task in _overdue(context, stage, executor) if task not in taken]
+                if tasks and len(tasks) <= _idle_slots(context, executor):
+                    _log.info(
+                        "%d tasks that executor %s was given before it was ready are begun again elsewhere",
+                        len(tasks),
+                        executor.id,
+                    )
+                    for task in tasks:
+                        context.killTaskAttempt(task, True, f"executor {executor.id} is not ready for tasks yet")
+                    taken.update(tasks)
+        except Exception as error:  # as when the stage ends meanwhile, or the session
+            _log.debug("tasks of executor %s could not be looked at: %s", executor.id, error)
+
+
+def _before_shuffles(context: Any, run: str) -> Iterator[Any]:
+    """The stages of a query before a shuffle that have some tasks that ended, and none that waits for a slot."""
+    planned, store = context.dagScheduler().stageIdToStage(), context.statusStore()
+    tracker = context.statusTracker()
+    for job in {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobIds()}:
+        told = tracker.getJobInfo(job)
+        for number in told.get().stageIds() if told.isDefined() else ():
+            known = planned.get(number)
+            if known.isDefined() and known.get().getClass().getSimpleName() == "ShuffleMapStage":
+                stage = store.lastStageAttempt(number)
+                ended, active = stage.numCompleteTasks(), stage.numActiveTasks()
+                if ended and active and ended + active >= stage.numTasks():
+                    yield stage
+
+
+def _overdue(context: Any, stage: Any, executor: Executor) -> Iterator[int]:
+    """The tasks of a stage that run on an executor, and have done so for too long."""
+    usual = TOO_LONG * stage.executorRunTime() / stage.numCompleteTasks()
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    running = jvm.java.util.List.of(jvm.org.apache.spark.status.api.v1.TaskStatus.RUNNING)
+    unsorted = jvm.scala.Option.empty()
+    store, attempt = context.statusStore(), (stage.stageId(), stage.attemptId())
+    for task in elements(store.taskList(*attempt, 0, stage.numTasks(), unsorted, True, running)):
+        if task.executorId() == executor.id and 1000 * time.time() - task.launchTime().getTime() > usual:
+            yield int(task.taskId())
+
+
+def _idle_slots(context: Any, executor: Executor) -> int:
+    """How many tasks other executors that are ready could begin at once."""
+    listed = elements(context.statusStore().executorList(True))
+    ready = [each for each in listed if each.id() != executor.id and each.completedTasks() and not each.isExcluded()]
+    return sum(max(0, each.totalCores() - each.activeTasks()) for each in ready)
