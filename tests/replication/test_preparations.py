@@ -205,6 +205,34 @@ def test_what_is_too_large_is_prepared_when_there_is_room(held, tmp_path):
     wait_for(lambda: [*prepares._ready] == [ANOTHER])
 
 
+def test_what_is_too_large_is_not_read_again_while_nothing_has_become_free(held, tmp_path, monkeypatch):
+    store, _ = held
+    opened, size = [], UnalignedStore.index_bytes.fget
+    monkeypatch.setattr(UnalignedStore, "index_bytes", property(lambda self: (opened.append(1), size(self))[1]))
+    prepares = Preparations(Holdings(tmp_path), 4 << 20)  # one has 8 MiB
+    for number in range(4):
+        put(store, range(10), number)
+        prepares.note(INSTANCE, store.base)
+        wait_for(lambda: not prepares._wanted and prepares._working is None)
+        prepares.forget(ANOTHER)  # one that commits on this host
+    assert len(opened) == 1
+
+
+def test_a_store_that_has_grown_too_large_is_not_kept(held, tmp_path):
+    store, _ = held
+    prepares = Preparations(Holdings(tmp_path), 12 << 20)  # one has 8 MiB, and twice as much when it grows
+    prepares.note(INSTANCE, store.base)
+    wait_for(lambda: [*prepares._ready] == [INSTANCE])
+    sizes = []
+    for number in range(1, 10):
+        put(store, range(number * KEYS, (number + 1) * KEYS), number)
+        prepares.note(INSTANCE, store.base)
+        wait_for(lambda: not prepares._wanted and prepares._working is None)
+        sizes.append(sum(each.shared.nbytes for each in prepares._ready.values()))
+    assert max(sizes) <= 12 << 20
+    assert sizes[-1] == 0
+
+
 def test_nothing_is_prepared_where_there_may_be_no_memory(held, tmp_path):
     store, _ = held
     prepares = Preparations(Holdings(tmp_path), 0)

@@ -103,7 +103,7 @@ class Preparations:
             ready = self._ready.pop(instance, None)
             self._wanted.pop(instance, None)
             self._resting.pop(instance, None)
-            self._too_large.clear()
+            self._has_left(instance, ready)
             if self._working == instance:
                 self._working = None  # what is being prepared is not wanted any more
                 self._changed.notify_all()
@@ -116,7 +116,7 @@ class Preparations:
             self._wanted.pop(instance, None)
             self._changed.wait_for(lambda: self._working != instance, TAKE_SECONDS)
             ready = self._ready.pop(instance, None)
-            self._too_large.clear()
+            self._has_left(instance, ready)
         if ready is None or ready.store is None:
             return None
         _log.info("%s is taken as it was in version %s", instance, ready.store.base.version)
@@ -166,9 +166,12 @@ class Preparations:
         try:
             if ready.store is None or not ready.store.catch_up(version, None, LOCAL):
                 ready.store = UnalignedStore(directory, version)
-                if not self._has_room(instance, ready.store.index_bytes):
+                if not self._has_room(instance, ready.store.index_bytes):  # as far as can be told without reading it
                     return False
-            ready.store.have(ready.shared.hold(described | ready.store.prepare()))
+            arrays = described | ready.store.prepare()
+            if not self._has_room(instance, sum(array.nbytes for array in arrays.values())):
+                return False
+            ready.store.have(ready.shared.hold(arrays))
         finally:
             if ready.store is not None:
                 ready.store.close()
@@ -176,8 +179,14 @@ class Preparations:
             self._resting.pop(instance, None)
         return True
 
+    def _has_left(self, instance: str, ready: _Ready | None) -> None:
+        """A store is prepared no more: what had no room may have some, unless nothing has become free."""
+        self._too_large.discard(instance)
+        if ready is not None:
+            self._too_large.clear()
+
     def _has_room(self, instance: str, size: int) -> bool:
-        """Whether there is memory for another key index; if there is none, it is not tried again before some is free."""
+        """Whether there is memory for a key index; if there is none, it is not tried again before some is free."""
         with self._changed:
             size += sum(ready.shared.nbytes for ready in self._ready.values())
             if size <= self._most_bytes:
