@@ -1,6 +1,7 @@
 """Who has which copy of a partition's state, from what agents have told."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,17 @@ def test_every_attempt_that_may_count_is_uploaded_by_one_of_those_that_have_all_
     assert uploaders(held) == {"a"}
     assert uploaders(held | {"e": replica(7, "0000000b")}) == {"a", "e"}  # whose maker has gone
     assert uploaders({"d": held["d"]}) == set()
+
+
+def test_who_makes_versions_uploads_what_others_have_told_of_first():
+    now = time.monotonic()
+    maker, told = replica(7, own=True, since=now + 100), {"b": replica(8)}
+    assert uploaders({"a": maker} | told) == set()
+    assert uploaders({"a": replace(maker, version=Version(8, "00000000"))} | told) == {"a"}
+    assert uploaders({"a": replace(maker, since=now - STUCK_SECONDS - 1)} | told) == {"b"}
+    assert uploaders({"a": replace(maker, complete=False)} | told) == {"b"}
+    assert uploaders({"a": maker, "b": replica(8 + IN_STEP)}) == {"b"}
+    assert uploaders({"a": maker, "c": replica(8, "0000000b", own=True)} | told) == {"c"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What hosts make of files that are not what they should be, or go while others take them for there."""
 
+import os
 import shutil
+import signal
 import threading
 
 import pytest
@@ -36,6 +38,27 @@ def test_what_one_host_does_not_hold_comes_from_another(tmp_path):
         pulls.complete(INSTANCE, [*names, "000000000009-00000000-0000.arrow"])
         assert some.held(2) == set(names)
         assert pulls.received > 0
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_cut_off_holds_up_no_copy(tmp_path):
+    """Another one has the same. One that is only silent ends no stream, and what it was asked for may take minutes."""
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        for number in range(12):
+            append(store, *os.urandom(100_000), slice_=number)
+        wait_for(lambda: some.manager.caught_up(QUERY, 0, some.name(1)))
+        agent = some.listen(2)
+        agent._pulls._rate = 1 << 20
+        some.manager.invite(QUERY, 0, some.name(2))
+        wait_for(lambda: len(some.held(2)) > 2)
+        os.kill(some.pid(0), signal.SIGSTOP)
+        wait_for(lambda: some.name(0) not in some.manager.hosts())
+        agent._pulls._rate = 1 << 30
+        wait_for(lambda: some.manager.caught_up(QUERY, 0, some.name(2)), 40)
+        some.kill(0)
 
 
 def test_a_copy_hurries_only_where_as_much_has_changed_meanwhile(tmp_path, monkeypatch):

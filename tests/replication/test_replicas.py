@@ -587,7 +587,29 @@ def test_what_has_come_since_is_not_dropped(tmp_path):
         wait_for(lambda: agent._uploads._wishes[instance].failed)
         agent.inventory.drop(instance, agent.inventory.held()[instance])
         assert instance not in agent.inventory.held() and not some.held(1)
-        assert agent._uploads.pending == 0  # or the end of the application would wait for it
+        assert not agent._uploads.pending  # or the end of the application would wait for it
+
+
+def test_what_was_acknowledged_and_is_not_known_yet_is_not_dropped(tmp_path):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        agent = some.listen(1)
+        store = some.open(0, None)
+        append(store, 1)
+        ((instance, before),) = agent.inventory.held().items()
+        note = agent.inventory.note
+
+        def late(*told, **how):
+            agent.inventory.drop(instance, before)
+            note(*told, **how)
+
+        agent.inventory.note = late
+        version = append(store, 2)
+        wait_for(lambda: agent.inventory.held()[instance].version == version)
+        assert f"{version}.manifest" in some.held(1)
+        agent.inventory.note = note
+        agent.inventory.drop(instance, agent.inventory.held()[instance])
+        assert not some.held(1)
 
 
 def test_either_of_two_attempts_on_two_hosts_can_be_gone_on_from(tmp_path):
@@ -624,7 +646,7 @@ def test_replicas_change_hosts_when_partitions_have_gone_where_they_should(monke
 
     def beat(host, names, *, own=False):
         held = {name: ["000000000001-00000000", 1000, 1, own, True] for name in names}
-        return service._beat(host, f"{host}:1", held, {}, 0, 0, 0, 1 << 40)["wanted"]
+        return service._beat(host, f"{host}:1", held, {}, 0, 0, {}, 1 << 40)["wanted"]
 
     try:
         service.register(QUERY, lambda vnode: vnode, None)
@@ -648,7 +670,7 @@ def test_replicas_of_hosts_that_begin_together_are_spread_over_them_at_once(monk
     try:
         service.register(QUERY, lambda vnode: vnode, None)
         for host in "abc":
-            service._beat(host, f"{host}:1", instances if host == "a" else {}, {}, 0, 0, 0, 1 << 40)
+            service._beat(host, f"{host}:1", instances if host == "a" else {}, {}, 0, 0, {}, 1 << 40)
         assert {*map(tuple, service._targets.values())} == {("b:1",), ("c:1",)}
         assert "replicas of partition 0, which a runs: b" in caplog.text
     finally:
@@ -671,7 +693,7 @@ def beat(clock):
 
     def told(host, *, has=False, own=False, failures=None, port=1):
         held = {INSTANCE: ["000000000001-00000000", 1000, 1, own, True]} if has or own else {}
-        return service._beat(host, f"{host}:{port}", held, failures or {}, 0, 0, 0, 1 << 40)
+        return service._beat(host, f"{host}:{port}", held, failures or {}, 0, 0, {}, 1 << 40)
 
     told.service = service
     yield told

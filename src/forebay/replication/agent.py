@@ -106,7 +106,7 @@ class Agent(Service):
                 self._chores.put(self._tidy)
             time.sleep(BEAT_SECONDS)
         with contextlib.suppress(ReplicationError):  # a manager that is gone does not wait for anybody
-            self._manager("left", address=self.address, uploading=self._uploads.pending)
+            self._manager("left", address=self.address, uploading=self._uploads.pending.total())
         self.preparations.withdraw()
         self.shutdown()
 
@@ -121,7 +121,20 @@ class Agent(Service):
         if version is None:
             raise ReplicationError(f"{manifest!r} is not the name of a manifest; nothing was taken")
         made = manifests.read(Path(directory), version)
-        self._take(instance, Path(directory), made)
+        with self.inventory.arriving(instance):
+            outcome = self._replicate(instance, Path(directory), made)
+        enough = len(outcome.held) >= self._application.replicas
+        if archive is not None:
+            self._uploads.wish(instance, version, (archive[0], archive[1]))
+            if not enough:
+                self._uploads.wait(instance, version)
+        elif not enough:
+            _log.warning("version %s of %s is on %d hosts beside this one", version, instance, len(outcome.held))
+        return {"replicated": len(outcome.held), "uploaded": archive is not None and not enough}
+
+    def _replicate(self, instance: str, directory: Path, made: Manifest) -> chain.Outcome:
+        """Have a version here, and on the hosts that keep replicas of the instance, as far as they can."""
+        self._take(instance, directory, made)
         offers = chain.offers_of(self._holdings, instance, made)
         outcome = chain.send(self._peers, self._holdings, offers, self._group(instance))
         with self._lock:
@@ -133,14 +146,7 @@ class Agent(Service):
             _log.info("%s does not keep up with %s", address, instance)
         for address, reason in outcome.failed.items():
             _log.warning("%s takes no replica of %s: %s", address, instance, reason)
-        enough = len(outcome.held) >= self._application.replicas
-        if archive is not None:
-            self._uploads.wish(instance, version, (archive[0], archive[1]))
-            if not enough:
-                self._uploads.wait(instance, version)
-        elif not enough:
-            _log.warning("version %s of %s is on %d hosts beside this one", version, instance, len(outcome.held))
-        return {"replicated": len(outcome.held), "uploaded": archive is not None and not enough}
+        return outcome
 
     def _take(self, instance: str, directory: Path, made: Manifest) -> None:
         """Link the files of a version, and of those that it keeps beside it."""
@@ -173,12 +179,13 @@ class Agent(Service):
         del context
         try:
             offer = chain.offer_of(descriptor.command)
-            received = chain.receive(self._peers, self._holdings, self.address, offer, reader, writer)
-            if received is not None:
-                made, size = received
-                with self._lock:
-                    self._received += size
-                self.inventory.note(offer.instance, made, own=False)
+            with self.inventory.arriving(offer.instance):
+                received = chain.receive(self._peers, self._holdings, self.address, offer, reader, writer)
+                if received is not None:
+                    made, size = received
+                    with self._lock:
+                        self._received += size
+                    self.inventory.note(offer.instance, made, own=False)
         except ForebayError as error:
             _log.warning("%s", error)
             chain.refuse(reader, writer, str(error))
@@ -222,6 +229,7 @@ class Agent(Service):
         for query in self._queries.keys() - reply["queries"]:
             self._chores.put(functools.partial(self.inventory.leave, query))
         self._queries = reply["queries"]
+        self._pulls.only_from(reply["alive"])
         self._pulls.want(reply["wanted"])
         for instance in reply["dropped"]:
             self._chores.put(functools.partial(self.inventory.drop, instance, self._told.get(instance)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from forebay.store.filenames import Version
@@ -45,9 +45,13 @@ class Lag:
 
 @dataclass(frozen=True)
 class Copies:
-    """The instances of a partition, of which there is at least one, with what each host holds of them."""
+    """The instances of a partition, of which there is at least one, with what each host holds of them.
+
+    What is found out of them is kept: when something changes there is another object.
+    """
 
     instances: dict[str, Holders]
+    _lags: dict[str, Lag] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def origin(self) -> str:
@@ -56,22 +60,31 @@ class Copies:
         last = max(replica.batch for replica, _ in replicas)
         return max((r.own and r.batch >= last - IN_STEP, r.batch, r.version.number, address) for r, address in replicas)[-1]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of state."""
         return sum(max(replica.bytes for replica in held.values()) for held in self.instances.values())
 
     def lag(self, address: str) -> Lag:
         """How far an agent is behind."""
-        mine = [(held.get(address), held) for held in self.instances.values()]
-        return Lag(
-            versions=max(behind(replica, held) for replica, held in mine),
-            bytes=sum(held[newest(held)].bytes for replica, held in mine if not (replica and replica.complete)),
-            complete=all(replica is not None and replica.complete for replica, _ in mine),
-        )
+        if address not in self._lags:
+            mine = [(held.get(address), held) for held in self.instances.values()]
+            self._lags[address] = Lag(
+                versions=max(behind(replica, held) for replica, held in mine),
+                bytes=sum(held[newest(held)].bytes for replica, held in mine if not (replica and replica.complete)),
+                complete=all(replica is not None and replica.complete for replica, _ in mine),
+            )
+        return self._lags[address]
+
+    @cached_property
+    def _holders(self) -> set[str]:
+        """The agents that hold something."""
+        return {address for held in self.instances.values() for address in held}
 
     def kept_by(self, address: str) -> bool:
         """Whether an agent keeps up: it has all but what the last micro-batches have changed."""
+        if address not in self._holders:
+            return False
         lag = self.lag(address)
         return lag.complete and lag.versions <= IN_STEP
 
@@ -84,7 +97,8 @@ def newest(held: Holders) -> str:
 def uploaders(held: Holders) -> set[str]:
     """Who upload an instance: one who has all files of each version that may be the newest.
 
-    Several attempts at a task make versions with the same number, and which one counts is not known here.
+    Several attempts at a task make versions with the same number, and which one counts is not known here. If only others
+    have told of the newest one so far, who makes the versions is to tell of it soon, and uploads it.
     """
     whole = {address: replica for address, replica in held.items() if replica.complete}
     last = max((replica.version.number for replica in whole.values()), default=0)
@@ -92,7 +106,10 @@ def uploaders(held: Holders) -> set[str]:
     for address, replica in whole.items():
         if replica.version.number == last:
             by_version.setdefault(replica.version, {})[address] = replica
-    return {newest(holders) for holders in by_version.values()}
+    chosen = {newest(holders) for holders in by_version.values()}
+    if any(each.own and 0 < behind(each, held) <= IN_STEP and not is_stuck(each, held) for each in whole.values()):
+        return {address for address in chosen if held[address].own}
+    return chosen
 
 
 def behind(mine: Replica | None, held: Holders) -> int:

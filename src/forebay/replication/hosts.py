@@ -30,7 +30,7 @@ _log = logging.getLogger("forebay")
 
 @dataclass
 class Host:
-    """A host as its agent has described it last."""
+    """A host as its agent has described it last; ``uploading`` has the instances of each query that are to be uploaded."""
 
     name: str
     address: str
@@ -39,7 +39,7 @@ class Host:
     free: int = 1 << 62
     sent: int = 0
     received: int = 0
-    uploading: int = 0
+    uploading: dict[str, int] = field(default_factory=dict)
 
 
 class Hosts(Mapping[str, Host]):
@@ -68,9 +68,9 @@ class Hosts(Mapping[str, Host]):
         return len(self._known)
 
     @property
-    def uploading(self) -> bool:
-        """Whether one has something that the checkpoint does not have yet."""
-        return any(host.uploading for host in self.values())
+    def uploading(self) -> set[str]:
+        """The queries of which one has something that the checkpoint does not have yet."""
+        return {query for host in self.values() for query in host.uploading}
 
     def address_of(self, host: str) -> str:
         """The address of a host's agent, by the host's name or by that address; `ReplicationError` if it has none."""

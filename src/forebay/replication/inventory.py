@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from forebay.errors import ForebayError, StateDirectoryError
@@ -63,11 +64,23 @@ class Inventory:
         self._lock = threading.Lock()  # never while the disk is looked at: beats would wait for that
         self._noting = threading.Lock()  # from a look at an instance's files until `_held` has what was found
         self._held: dict[str, Held] = {}
+        self._arriving: Counter[str] = Counter()
 
     def held(self) -> dict[str, Held]:
         """What is known of each instance now."""
         with self._lock:
             return dict(self._held)
+
+    @contextlib.contextmanager
+    def arriving(self, instance: str) -> Iterator[None]:
+        """Nothing of an instance is dropped while a version of it comes, until that is noted."""
+        with self._noting:
+            self._arriving[instance] += 1
+        try:
+            yield
+        finally:
+            with self._noting:
+                self._arriving -= Counter([instance])
 
     def note(self, instance: str, made: Manifest, *, own: bool) -> None:
         """A version has come, or was committed here if it is the host's ``own``. What no kept version names goes.
@@ -123,7 +136,8 @@ class Inventory:
     def drop(self, instance: str, told: Held | None) -> None:
         """Hold nothing of an instance any more, unless something has come since the manager was told, or is coming."""
         with self._noting:
-            if told is None or self.held().get(instance) is not told or instance in self._pulls.under_way():
+            coming = self._arriving[instance] or instance in self._pulls.under_way()
+            if told is None or self.held().get(instance) is not told or coming:
                 return
             aside = self._holdings.put_aside(instance)
             self._forget(instance)

@@ -11,14 +11,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from forebay.replication import groups
-from forebay.replication.copies import Copies, Holders, Lag, Replica, behind, is_stuck, newest, uploaders
+from forebay.replication.copies import Copies, Lag, Replica, behind, is_stuck, newest, uploaders
 from forebay.replication.hosts import LOST_SECONDS, Host, Hosts
 from forebay.replication.protocol import Service
 from forebay.replication.queries import Archive, Queries, Unit
+from forebay.replication.units import Units
 from forebay.store.filenames import Version
 
 REPAIR_SECONDS = 15.0
@@ -86,6 +87,7 @@ class Manager(Service):
         self._lock = threading.RLock()
         self._hosts = Hosts()
         self._queries = Queries()
+        self._followed = Units(self._queries)
         self._groups: dict[Unit, list[str]] = {}
         self._targets: dict[Unit, list[str]] = {}
         self._origins: dict[Unit, str] = {}
@@ -121,9 +123,9 @@ class Manager(Service):
         with self._lock:
             self._plan()
             found = []
-            for unit, copies in sorted(self._units().items()):
-                if unit[0] != query:
-                    continue
+            units = self._units()
+            for unit in sorted(unit for unit in units if unit[0] == query):
+                copies = units[unit]
                 origin = copies.origin
                 group = [address for address in self._groups.get(unit, []) if address in self._hosts and address != origin]
                 lags = {self._hosts[address].name: copies.lag(address) for address in group}
@@ -182,7 +184,7 @@ class Manager(Service):
                     "free": host.free,
                     "sent": host.sent,
                     "received": host.received,
-                    "uploading": host.uploading,
+                    "uploading": sum(host.uploading.values()),
                 }
                 for host in self._hosts.values()
             }
@@ -197,7 +199,7 @@ class Manager(Service):
         failures: dict[str, str],
         sent: int,
         received: int,
-        uploading: int,
+        uploading: dict[str, int],
         free: int,
     ) -> dict[str, Any]:
         now = time.monotonic()
@@ -212,7 +214,8 @@ class Manager(Service):
             if is_new or failures:
                 self._planned = 0.0
             self._plan()
-            return {**self._duties(address), "queries": self._queries.archives(), "ending": self._may_end()}
+            known_too = {"alive": [*self._hosts], "queries": self._queries.archives(), "ending": self._may_end()}
+            return {**self._duties(address), **known_too}
 
     def _group(self, instance: str, address: str, host: str) -> dict[str, Any]:
         with self._lock:
@@ -319,7 +322,9 @@ class Manager(Service):
         uploading: dict[str, list[str]] = {}
         wanted: list[str] = []
         dropped: list[str] = []
-        for unit, copies in self._units().items():
+        units = self._units()
+        concerned = units.of_host(address).union(unit for unit in units if address in self._groups.get(unit, ()))
+        for unit, copies in ((unit, units[unit]) for unit in sorted(concerned)):
             origin, group = copies.origin, self._groups.get(unit, [])
             archive = self._queries.archive_of(unit[0])
             served = len(group) >= self.replicas and all(copies.kept_by(each) for each in (origin, *group))
@@ -337,13 +342,12 @@ class Manager(Service):
         return {"groups": sending, "uploading": uploading, "wanted": wanted, "dropped": dropped}
 
     def _forget_queries(self, now: float) -> None:
-        """Let go of queries that have ended long ago, once all is uploaded."""
-        if not self._hosts.uploading:
-            self._queries.forget_ended(now)
-            known: tuple[dict[Unit, Any], ...] = (self._groups, self._targets, self._guests)
-            for units in known:
-                for unit in [unit for unit in units if unit[0] not in self._queries]:
-                    del units[unit]
+        """Let go of queries that have ended long ago, once all of them is uploaded."""
+        self._queries.forget_ended(now, self._hosts.uploading)
+        known: tuple[dict[Unit, Any], ...] = (self._groups, self._targets, self._guests)
+        for units in known:
+            for unit in [unit for unit in units if unit[0] not in self._queries]:
+                del units[unit]
 
     def _forget_lost(self) -> None:
         now = time.monotonic()
@@ -354,19 +358,16 @@ class Manager(Service):
         self._hosts.forget(address)
         self._planned = 0.0
 
-    def _units(self) -> dict[Unit, Copies]:
+    def _units(self) -> Units:
         """The partitions of the queries that are known, as far as any host holds something of them."""
-        found: dict[Unit, dict[str, Holders]] = {}
-        for address, host in self._hosts.items():
-            for name, replica in host.held.items():
-                if name.partition("/")[0] not in self._queries:
-                    continue
-                found.setdefault(self._queries.unit_of(name), {}).setdefault(name, {})[address] = replica
-        return {unit: Copies(instances) for unit, instances in found.items()}
+        self._followed.follow(self._hosts)
+        return self._followed
 
 
 def _replica(said: list[Any], before: Replica | None, now: float) -> Replica:
+    """What a host holds of an instance as its agent says it; the same object as before if it is the same."""
     version, size, batch, own, complete = said
-    found = Replica(Version.parse(version), size, batch, own, complete, now)
-    same = before is not None and before.version == found.version
-    return replace(found, since=before.since) if before is not None and same else found
+    if before is None or str(before.version) != version:
+        return Replica(Version.parse(version), size, batch, own, complete, now)
+    found = Replica(before.version, size, batch, own, complete, before.since)
+    return before if found == before else found

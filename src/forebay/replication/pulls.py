@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -74,6 +74,7 @@ class Pulls:
         self._holders, self._note, self._rate = holders, note, rate / _AT_ONCE
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
+        self._streams: list[tuple[str, flight.FlightStreamReader]] = []
         self._pool = ThreadPoolExecutor(_AT_ONCE, "pull")
         self._ended = False
         self.received = 0
@@ -91,6 +92,13 @@ class Pulls:
         """The instances of which there are copies under way."""
         with self._lock:
             return set(self._under_way)
+
+    def only_from(self, alive: Container[str]) -> None:
+        """Wait no more for files of hosts that are lost: a host that is cut off does not end a stream."""
+        with self._lock:
+            lost = [stream for address, stream in self._streams if address not in alive]
+        for stream in lost:
+            stream.cancel()
 
     def end(self) -> None:
         """Copy no more: the application has ended."""
@@ -155,16 +163,22 @@ class Pulls:
         return sum(lacking.values())
 
     def _get(self, instance: str, files: Mapping[str, int | None], holders: Sources, pace: Pace | None = None) -> None:
-        """Have files here, names and bytes, in the place of those that are; nothing changes for those that nobody has."""
+        """Have files here, names and bytes, in the place of those that are; nothing changes for those that nobody has.
+
+        A host that does not answer is a holder no more.
+        """
         lacking = dict(files)
-        for address in holders["addresses"]:
+        for address in list(holders["addresses"]):
             if address == self._address:
                 continue
             try:
                 for together in _cut(lacking):
                     self._get_from(address, instance, together, lacking, pace)
-            except (ReplicationError, StateDirectoryError) as error:
+            except ReplicationError as error:
                 _log.info("files of %s did not come: %s", instance, error)
+                holders["addresses"].remove(address)
+            except StateDirectoryError as error:
+                _log.info("files of %s could not be kept: %s", instance, error)
         if holders["archive"] is not None:
             archive = archive_of(holders["archive"], instance)
             for name, size in lacking.items():
@@ -181,14 +195,19 @@ class Pulls:
         size = sum(lacking[name] or SEGMENT_BYTES for name in names)
         seconds = FETCH_SECONDS + size / (_SLOWEST if pace is None else min(_SLOWEST, pace.rate))
         peer = self._peers[address]
+        peer.call("ping")  # what a host is asked for has much more time than it takes to find that it is silent
         with peer.failing():
             stream = peer.client.do_get(flight.Ticket(json.dumps([instance, names]).encode()), peer.options(seconds))
+            with self._lock:
+                self._streams.append((address, stream))
             try:
                 for name in names:
                     self._check(pace)
                     with contextlib.suppress(chunks.NotHeld):
                         self._receive(stream, instance, name, lacking, pace)
             finally:
+                with self._lock:
+                    self._streams.remove((address, stream))
                 stream.cancel()
 
     def _receive(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, replace
 
 from forebay.replication.holdings import KEPT_SECONDS
@@ -29,6 +29,8 @@ class Queries:
     def __init__(self) -> None:
         self._known: dict[str, _Query] = {}
         self._units: dict[str, Unit] = {}
+        self.changes = 0
+        """How often others became known."""
 
     def __contains__(self, query: str) -> bool:
         return query in self._known
@@ -36,7 +38,7 @@ class Queries:
     def register(self, query: str, partition_of: Callable[[int], int], archive: Archive | None) -> None:
         """Know a query that runs from now on."""
         self._known[query] = _Query(partition_of, archive)
-        self._units.clear()
+        self._have_changed()
 
     def retire(self, query: str) -> None:
         """The query with an id has ended; its name has the checkpoint's place beside the id."""
@@ -44,17 +46,23 @@ class Queries:
             if name.startswith(f"{query}-"):
                 self._known[name] = replace(known, ended=time.monotonic())
 
-    def forget_ended(self, now: float) -> None:
-        """Let go of queries that have ended long ago and whose checkpoints have what agents hold."""
+    def forget_ended(self, now: float, uploading: Container[str]) -> None:
+        """Let go of queries that have ended long ago and whose checkpoints have what agents hold, but for those named."""
         gone = [
             name
             for name, query in self._known.items()
-            if now - query.ended >= KEPT_SECONDS and query.archive is not None  # else nobody else has it
+            if now - query.ended >= KEPT_SECONDS
+            and query.archive is not None  # else nobody else has it
+            and name not in uploading
         ]
         for name in gone:
             del self._known[name]
         if gone:
-            self._units.clear()
+            self._have_changed()
+
+    def _have_changed(self) -> None:
+        self._units.clear()
+        self.changes += 1
 
     def archive_of(self, query: str) -> Archive | None:
         """Where a query's checkpoint keeps state; None if it is not known, or keeps none."""

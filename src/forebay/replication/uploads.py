@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -117,10 +118,10 @@ class Uploads:
                 wish.waiting -= 1
 
     @property
-    def pending(self) -> int:
-        """How many instances have a version that is not uploaded."""
+    def pending(self) -> Counter[str]:
+        """How many instances of each query have a version that is not uploaded."""
         with self._changed:
-            return sum(wish.due for wish in self._wishes.values())
+            return Counter(instance.partition("/")[0] for instance, wish in self._wishes.items() if wish.due)
 
     def drain(self, seconds: float = 600.0) -> None:
         """Upload all that waits, or give up after some time. Nothing is uploaded after that."""
@@ -131,8 +132,8 @@ class Uploads:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        if self.pending:
-            _log.error("%d store instances are not uploaded", self.pending)
+        if pending := self.pending.total():
+            _log.error("%d store instances are not uploaded", pending)
 
     @staticmethod
     def _safe(wish: _Wish, version: Version) -> bool:
@@ -159,8 +160,10 @@ class Uploads:
             try:
                 done = self._upload(instance, wish, version)
             except Exception as failure:  # whatever it is: this thread is the only one
+                wish.there = None  # some of it may be there by now, and is not sent again
                 if not wish.waiting and self._is_overtaken(instance, version, failure):
                     done = {version}  # who has made the newer one uploads it
+                    _log.info("version %s of %s has gone before it was uploaded", version, instance)
                 else:
                     error = f"version {version} of {instance} cannot be uploaded: {failure}"
             with self._changed:
