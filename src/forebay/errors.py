@@ -62,7 +62,7 @@ class ArithmeticOverflow(ForebayError, ArithmeticError):
 class ProcessorFailed(ForebayError):
     """A user's function has raised an error: that of ``fb.apply``, the processor of a buffer, or a custom window's.
 
-    Or a processor has returned other columns than its schema has.
+    Or what it has returned does not fit its schema.
 
     Operator action: correct the function and start the query again. The last committed version is intact.
     """

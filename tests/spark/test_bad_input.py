@@ -189,8 +189,10 @@ def test_a_star_is_no_column(df, function):
 
 
 def test_no_aggregate(df):
-    with pytest.raises(InvalidArgument, match="got a Column"):
+    with pytest.raises(InvalidArgument, match=r"Spark's own count\(n\); it takes forebay's"):
         hourly(df).agg(F.count("n"))
+    with pytest.raises(InvalidArgument, match="got a list; it takes forebay's aggregates one by one"):
+        hourly(df).agg([fb.count("n")])
     with pytest.raises(InvalidArgument, match="at least one aggregate"):
         hourly(df).agg()
 
@@ -203,8 +205,10 @@ def test_keys_of_an_unsupported_type(df):
 
 
 def test_a_window_that_is_none(df):
-    with pytest.raises(InvalidArgument, match=r"write for example fb.window"):
+    with pytest.raises(InvalidArgument, match=r"got 'timestamp' for its window; write for example fb.window"):
         fb.groupBy(df, "timestamp").agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match=r"got Spark's own window\(.*; write for example fb.window"):
+        fb.groupBy(df, F.window("timestamp", "1 hour")).agg(fb.count("*"))
 
 
 def test_durations_of_python(df):

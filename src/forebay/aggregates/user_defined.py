@@ -57,13 +57,14 @@ class UserFunction:
             shown = group.select(pl.col(column).alias(name) for column, name in self.columns)
             try:
                 value = self.function(tuple(key), table_of(shown, self.library))
+                table = returned(value, self.schema, name_of(self.function), "fb.apply")
             except BaseException as error:  # a panic of polars is no Exception, nor is sys.exit()
+                failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
                 raise ProcessorFailed(
-                    f"the function {name_of(self.function)} of fb.apply raised {type(error).__name__} for the "
+                    f"the function {name_of(self.function)} of fb.apply {failed} for the "
                     f"{group.height} rows of the key {tuple(key)!r} in a window: {described(error)}. "
                     "Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
                 ) from error
-            table = returned(value, self.schema, name_of(self.function), "fb.apply")
             if table.num_rows:
                 first = arrow.of(group.head(1).select(keys))
                 repeated = first.take(np.zeros(table.num_rows, np.int64))

@@ -31,7 +31,7 @@ from forebay.spark.driver.analysis import (
     time_of,
 )
 from forebay.spark.driver.assignments import CustomWindow, Window
-from forebay.spark.driver.columns import quoted, text_of
+from forebay.spark.driver.columns import got, quoted, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
@@ -201,7 +201,7 @@ def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
     for aggregate in aggregates:
         if not isinstance(aggregate, Aggregate | Apply):
             raise InvalidArgument(
-                f"agg() got a {type(aggregate).__name__}; it takes forebay's aggregates, for example fb.sum('price')"
+                f"agg() got {got(aggregate)}; it takes forebay's aggregates one by one, for example fb.sum('price')"
             )
     if not aggregates:
         raise InvalidArgument("agg() needs at least one aggregate, for example fb.count('*')")

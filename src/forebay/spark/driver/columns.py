@@ -31,6 +31,13 @@ def shown(column: Column | str) -> str:
     return str(column).removeprefix("Column<'").removesuffix("'>")
 
 
+def got(value: Any) -> str:
+    """How a message names what a call was given in place of something of forebay's."""
+    if isinstance(value, Column):
+        return f"Spark's own {shown(value)}"
+    return f"a {type(value).__name__}" if isinstance(value, list | tuple) else repr(value)
+
+
 def text_of(column: Column | str) -> str:
     """How a column is shown: the same each time that the same expression is written.
 

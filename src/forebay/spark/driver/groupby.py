@@ -18,7 +18,7 @@ from forebay.spark.driver.assignments import (
     WholeKey,
     Window,
 )
-from forebay.spark.driver.columns import Keys, keys_of, text_of
+from forebay.spark.driver.columns import Keys, got, keys_of, text_of
 from forebay.spark.driver.conditions import apart, matching
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
@@ -200,7 +200,7 @@ def groupBy(df: DataFrame, window: Window, *keys: Keys) -> GroupedStream:
     """
     require_classic("groupBy()", df)
     if not isinstance(window, TimeWindow | SessionWindow | CountWindow | PrecedingWindow | WholeKey | CustomWindow):
-        raise InvalidArgument(f"groupBy() got {window!r} for its window; write for example fb.window('time', '1 hour')")
+        raise InvalidArgument(f"groupBy() got {got(window)} for its window; write for example fb.window('time', '1 hour')")
     return GroupedStream(df, window, keys_of("groupBy()", keys))
 
 
