@@ -14,7 +14,7 @@ FILES = 4
 def files(directory, seed, *, lag=0, rows=120, whole=False):
     """Rows whose event time advances by 20 s a file, out of order by less than 10 s, and a row that ends all windows.
 
-    With ``whole`` two of three are at whole seconds, so that there are rows at the same instant.
+    With ``whole`` two of three are at whole seconds, so that there are rows at the same instant. Some have no time.
     """
     directory.mkdir()
     numbers = np.random.default_rng(seed)
@@ -26,7 +26,7 @@ def files(directory, seed, *, lag=0, rows=120, whole=False):
             times = np.where(np.arange(n) % 3 < 2, times // SECOND * SECOND, times)
         keys = numbers.integers(0, 12, n)
         columns = {
-            "ts": pa.array(times, pa.timestamp("us", "UTC")),
+            "ts": pa.array(times, pa.timestamp("us", "UTC"), mask=np.arange(n) % 29 == 3),
             "key": pa.array(keys, mask=keys == 7),
             "name": pa.array([["a", "b", "ä"][k % 3] for k in numbers.integers(0, 50, n)]),
             "d": pa.array([[0.0, -0.0, np.nan, 1.5][k % 4] for k in numbers.integers(0, 50, n)]),

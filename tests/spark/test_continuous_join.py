@@ -19,7 +19,7 @@ def sources(tmp_path_factory):
 
 def expected(spark, sources, ends):
     """Pairs between whose times nothing has ended their key's life; ``ends`` are conditions for the sides."""
-    left, right = (spark.read.parquet(str(path)) for path in sources)
+    left, right = (spark.read.parquet(str(path)).where("ts IS NOT NULL") for path in sources)
     over = [df.where(end).select("ts", "key") for df, end in zip((left, right), ends, strict=True)]
     pairs = left.alias("l").join(right.alias("r"), F.col("l.key") == F.col("r.key"))
     first, last = F.least("l.ts", "r.ts"), F.greatest("l.ts", "r.ts")

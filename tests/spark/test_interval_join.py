@@ -61,8 +61,9 @@ def test_streams(spark, sources, tmp_path, how, bounds):
     left, right = (stream(spark, path) for path in sources)
     found, _ = run(fb.intervalJoin(left, right, "key", *bounds, how), tmp_path)
     wanted = expected(spark, sources, how, ["key"], *bounds)
-    ended = F.col("event_time") < F.lit("2024-01-01 00:30").cast("timestamp")
+    ended = (F.col("event_time") < F.lit("2024-01-01 00:30").cast("timestamp")) | F.isnull("event_time")
     assert same(found.where(ended), wanted.where(ended)) > 40
+    assert found.where("event_time IS NULL").count() == {"inner": 0, "semi": 0, "full": 40}.get(how, 20)
 
 
 @pytest.mark.parametrize("how", ["full", *(pytest.param(how, marks=pytest.mark.slow) for how in HOWS if how != "full")])

@@ -102,6 +102,26 @@ def test_dedupe_keeps_what_spark_keeps_within_a_watermark(stream, tmp_path):
     assert progress.stateRows == 0
 
 
+def test_rows_without_a_time_are_let_through_as_by_spark(spark, tmp_path):
+    """As Spark does: they are never late, and remembered until a micro-batch that has a watermark has ended."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        at = datetime(2024, 1, 1, 12, number)
+        rows = [(at, f"timed {number}"), (None, "a"), (None, "a"), (None, f"b {number}"), (at, "known"), (None, "known")]
+        table = pa.table({"ts": pa.array([ts for ts, _ in rows], pa.timestamp("us", "UTC")), "k": [key for _, key in rows]})
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+        os.utime(tmp_path / "in" / f"{number}.parquet", (number, number))
+    source = spark.readStream.schema("ts timestamp, k string").option("maxFilesPerTrigger", 1)
+    df = source.parquet(str(tmp_path / "in")).withWatermark("ts", "1 hour")
+    mine, query = run(fb.dedupe(df, "k", within="1 hour"), tmp_path)
+    theirs, _ = run(df.dropDuplicatesWithinWatermark(["k"]), tmp_path, "ck2")
+    found, expected = ([sorted(row.k for row in some[batch].collect()) for batch in range(4)] for some in (mine, theirs))
+    assert found == expected
+    assert all({f"b {batch}", f"timed {batch}"} <= {*keys} for batch, keys in enumerate(found))
+    assert [[key in keys for keys in found] for key in ("a", "known")] == [[True, False, True, True], [True, *[False] * 3]]
+    assert fb.progress(query).rowsLate == 0
+
+
 @pytest.mark.slow
 def test_windows_over_what_was_kept(stream, tmp_path):
     df = stream.streaming("20 seconds")

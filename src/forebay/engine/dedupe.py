@@ -9,25 +9,30 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.engine.results import conforming
 from forebay.windows import END, HIGH, LOW, START
 
 
 class DedupeInstance(ByKeyInstance):
-    """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end."""
+    """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end.
+
+    If that row has no time, the key is known until the next firing, as in Spark.
+    """
 
     def __init__(self, plan: WindowPlan, *place: Any) -> None:
         self._fresh: list[pa.RecordBatch] = []
         super().__init__(plan, *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
-        late = batch[START].to_numpy() <= self._fired_until
+        times = batch[START].to_numpy()
+        late = (times <= self._fired_until) & (times != NO_TIME)
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         batch = batch.filter(pa.array(~late))
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         first = numbers == 0
-        self._store.index.schedule(slots[first], batch[END].to_numpy()[first])
+        ends = np.maximum(batch[END].to_numpy(), NEVER + 1)
+        self._store.index.schedule(slots[first], ends[first])
         self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))
 
     def _due(self) -> int:

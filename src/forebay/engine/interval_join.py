@@ -18,7 +18,8 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.engine.plan import WindowPlan
 from forebay.engine.portions import PORTION_ROWS, portions
-from forebay.engine.row_join import AWAITED, INSTANT, LEFT, MET, ONCE, RIGHT, ROW, JoinInstance, Places, Rows
+from forebay.engine.row_join import INSTANT, MET, ONCE, ROW, JoinInstance, Places, Rows
+from forebay.engine.window_join import AWAITED, LEFT, RIGHT
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT
 from forebay.windows import END, HIGH, LOW, Intervals
@@ -38,6 +39,8 @@ class IntervalJoinInstance(JoinInstance):
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         if self._fresh:
             yield from self._arrive(self._arrived(), watermark)
+        if self._timeless:
+            yield from self._without_time()
         due = self._store.index.due(watermark)
         self._tell_expired(due)
         waiting = due[np.isin(self._sides(due), AWAITED.get(self._join.how, ()))]
@@ -67,6 +70,13 @@ class IntervalJoinInstance(JoinInstance):
                 yield from self._have_met(stored.frame.filter(stored.met & ~before), 1 - side)
         for side, rows in enumerate(sides):
             yield from self._wait(side, rows, watermark)
+
+    def _without_time(self) -> Iterator[pa.RecordBatch]:
+        """Rows without a time meet nobody, so they are emitted at once where such rows are."""
+        frame = pl.concat(list(map(pl.DataFrame, self._timeless))).with_columns(pl.lit(None, pl.Int64).alias(END))
+        self._timeless.clear()
+        awaited = [bool(side) for side in AWAITED.get(self._join.how, ())]
+        yield from self._alone(frame.filter(pl.col(self._join.side).is_in(awaited)))
 
     def _have_met(self, rows: pl.DataFrame, side: int) -> Iterator[pa.RecordBatch]:
         """Rows of a side that wait have met somebody for the first time."""
@@ -133,4 +143,4 @@ class IntervalJoinInstance(JoinInstance):
             for side in (LEFT, RIGHT):
                 mine = some.filter(pl.col(self._join.side) == bool(side))
                 if mine.height:
-                    yield self._result(mine[END].to_numpy(), *((mine, None) if side == LEFT else (None, mine)))
+                    yield self._result(arrow.of(mine[END]), *((mine, None) if side == LEFT else (None, mine)))

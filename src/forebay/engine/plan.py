@@ -25,6 +25,9 @@ END_OF_TIME = 2**62
 NEVER = -(2**62)
 """A watermark before every instant: nothing has fired."""
 
+NO_TIME = NEVER - 1
+"""The event time of a row that has none, where such rows count."""
+
 
 @dataclass(frozen=True)
 class Capture:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.meeting import ranges
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import NO_TIME, WindowPlan
 from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, together, widths
 from forebay.engine.results import assemble
 from forebay.engine.window_join import WindowJoin
@@ -26,9 +26,6 @@ INSTANT, ROW = "__instant", "__row"
 MET = 1 << 62
 """Added to the number of a row that had met somebody before it was stored."""
 
-LEFT, RIGHT = 0, 1
-AWAITED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "anti": (LEFT,)}
-"""The sides whose rows are emitted when they have met nobody."""
 ONCE = ("semi", "anti")
 """Joins in which a left row counts once, whatever it meets."""
 
@@ -90,13 +87,19 @@ class JoinInstance(ByKeyInstance):
         assert isinstance(plan.aggregation, WindowJoin)
         self._join = plan.aggregation
         self._fresh: list[pa.RecordBatch] = []
+        self._timeless: list[pa.RecordBatch] = []
         super().__init__(plan, *place)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
-        late = batch[START].to_numpy() <= self._fired_until
+        times = batch[START].to_numpy()
+        timeless = times == NO_TIME
+        late = (times <= self._fired_until) & ~timeless
         numbers = self.counters.rows_in + np.arange(batch.num_rows)
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
-        self._fresh.append(batch.append_column(ROW, pa.array(numbers)).filter(pa.array(~late)))
+        batch = batch.append_column(ROW, pa.array(numbers))
+        self._fresh.append(batch.filter(pa.array(~late & ~timeless)))
+        if timeless.any():
+            self._timeless.append(batch.filter(pa.array(timeless)))
 
     def _arrived(self) -> pl.DataFrame:
         """The rows of this micro-batch, with columns `INSTANT`, `ROW`, `HIGH`, `LOW` and `END`; they are forgotten."""
@@ -130,17 +133,17 @@ class JoinInstance(ByKeyInstance):
             left.met[lefts] = right.met[rights] = True
             instants = np.maximum(left.times[lefts], right.times[rights])
             for some in together(of_left[lefts] + of_right[rights], PORTION_BYTES):
-                yield self._result(instants[some], left.frame[lefts[some]], right.frame[rights[some]])
+                yield self._result(pa.array(instants[some]), left.frame[lefts[some]], right.frame[rights[some]])
 
     def _as_stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select(*self._plan.packed.names, *self.slices)
 
-    def _result(self, instants: Times, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pa.RecordBatch:
+    def _result(self, instants: pa.Array, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pa.RecordBatch:
         keyed = left if left is not None else right
         assert keyed is not None
         wanted = [(keyed, self._plan.keys), (left, self._join.left), (right, self._join.right)]
         fields = iter(list(self._plan.schema)[1:])
-        columns: list[pa.Array] = [pa.array(instants)]
+        columns: list[pa.Array] = [instants]
         for frame, names in wanted:
             for name, field in zip(names, fields, strict=False):
                 if frame is None:

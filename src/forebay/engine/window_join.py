@@ -16,6 +16,10 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.engine.portions import PORTION_ROWS, portions
 
+LEFT, RIGHT = 0, 1
+AWAITED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "anti": (LEFT,)}
+"""The sides whose rows are emitted when they have met nobody."""
+
 
 @dataclass(frozen=True)
 class WindowJoin:

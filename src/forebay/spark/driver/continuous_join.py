@@ -80,7 +80,7 @@ def continuousJoin(
     """
     from forebay.spark.driver.row_join import EVENT_TIME, RowJoin  # imports polars, which a worker must not do early
 
-    keys = require_joinable("continuousJoin()", left, right, on, "inner", (EVENT_TIME,))
+    keys = require_joinable("continuousJoin()", left, right, on, (EVENT_TIME,))
     ends, text = _ends(left, right, until)
     return RowJoin(left, right, keys, "inner", suffix, timeColumn).run(
         lambda marks: Lives(marks[_UNTIL], LEAST_GRANULARITY),

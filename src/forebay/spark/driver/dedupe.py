@@ -42,8 +42,8 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     -------
     DataFrame
         The rows that are kept, with the columns of ``df``. The event time keeps its watermark, so windows can follow. Rows
-        at or before the watermark of the previous micro-batch are late, and are dropped; so are rows of a stream without an
-        event time.
+        at or before the watermark of the previous micro-batch are late, and are dropped. Rows of a stream that have no event
+        time never are; their keys are remembered until a micro-batch that has a watermark has ended, as in Spark.
 
     Raises
     ------

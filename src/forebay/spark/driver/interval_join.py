@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.durations import Duration, microseconds
-from forebay.spark.driver.sides import JoinType, require_joinable
+from forebay.spark.driver.sides import JoinType, join_type, require_joinable
 from forebay.windows import Intervals
 
 LEAST_GRANULARITY = 1_000_000
@@ -34,14 +34,14 @@ def intervalJoin(
     Parameters
     ----------
     left, right : DataFrame
-        Streams with watermarks, or two batch DataFrames. Rows without a time are dropped.
+        Streams with watermarks, or two batch DataFrames.
     on : str or sequence of str
         Key columns that both sides have, with the same types. NULL equals nothing, as in SQL.
     lower, upper : str or timedelta
         Bounds for the right row's time minus the left row's, such as ``"-2 minutes"`` and ``"3 minutes"``.
     how : str
-        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``. Rows without a partner are emitted when they are
-        forgotten.
+        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or what Spark calls them besides. Rows without a
+        partner are emitted when they are forgotten; those without a time have none, and are emitted at once.
     suffix : str
         What is appended to names of right columns that the left side has too.
     timeColumn : str, Column or pair of them, optional
@@ -52,8 +52,8 @@ def intervalJoin(
     DataFrame
         ``event_time``, the keys, the other columns of the left side, and (but for ``semi`` and ``anti``) of the right side.
         ``event_time`` is the later of the times of a pair. For a row by itself it is the time after which no partner can
-        come, rounded up to a quarter of the interval, at least a second. It has the watermark, so windows can follow.
-        A column of that name of either side gives way to it.
+        come, rounded up to a quarter of the interval, at least a second, or NULL if the row has no time. It has the
+        watermark, so windows can follow. A column of that name of either side gives way to it.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def intervalJoin(
     """
     from forebay.spark.driver.row_join import EVENT_TIME, RowJoin  # imports polars, which a worker must not do early
 
-    keys = require_joinable("intervalJoin()", left, right, on, how, (EVENT_TIME,))
+    keys, how = require_joinable("intervalJoin()", left, right, on, (EVENT_TIME,)), join_type("intervalJoin()", how)
     bounds = [microseconds(left.sparkSession, name, text) for name, text in (("lower", lower), ("upper", upper))]
     if bounds[0] > bounds[1]:
         raise InvalidArgument(f"lower {lower!r} is more than upper {upper!r}, so no row would meet another")

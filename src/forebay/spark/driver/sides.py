@@ -17,6 +17,14 @@ from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.inputs import nullable_within, require_supported
 
 JoinType = Literal["inner", "left", "right", "full", "semi", "anti"]
+_ALSO: dict[str, JoinType] = {
+    "outer": "full",
+    "fullouter": "full",
+    "leftouter": "left",
+    "rightouter": "right",
+    "leftsemi": "semi",
+    "leftanti": "anti",
+}
 
 WINDOWS = ("window", "session_window")
 """Columns of either side that give way to the window of the join."""
@@ -136,8 +144,17 @@ def united(
     return parts[0].union(parts[1]), sides
 
 
+def join_type(name: str, how: str) -> JoinType:
+    """The kind of a join, whose name may be one that ``DataFrame.join`` has for it."""
+    plain = how.lower().replace("_", "") if isinstance(how, str) else how
+    kinds: dict[str, JoinType] = {kind: kind for kind in get_args(JoinType)}
+    if (found := (kinds | _ALSO).get(plain)) is None:
+        raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(kinds)}")
+    return found
+
+
 def require_joinable(
-    name: str, left: DataFrame, right: DataFrame, on: str | Sequence[str], how: str, reserved: Sequence[str]
+    name: str, left: DataFrame, right: DataFrame, on: str | Sequence[str], reserved: Sequence[str]
 ) -> list[str]:
     """The keys of a join that can be; `InvalidArgument` or `UnknownColumn` if it cannot."""
     for df in (left, right):
@@ -146,8 +163,6 @@ def require_joinable(
     keys = [key for key in named if isinstance(key, str)]
     if len(keys) < len(named):
         raise InvalidArgument(f"{name} got a Column in on=; it takes the names of columns that both sides have")
-    if how not in get_args(JoinType):
-        raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(get_args(JoinType))}")
     if left.isStreaming != right.isStreaming:
         raise InvalidArgument(
             f"{name} got a stream and a batch DataFrame. Join them with DataFrame.join: Spark needs no state for that."

@@ -10,9 +10,9 @@ from pyspark.sql import Column, DataFrame
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.assignments import CustomWindow, SessionWindow, TimeWindow
-from forebay.spark.driver.columns import quoted, text_of
+from forebay.spark.driver.columns import got, quoted, text_of
 from forebay.spark.driver.conf import ready
-from forebay.spark.driver.sides import TIME, WINDOWS, JoinType, require_joinable, require_same_type, united
+from forebay.spark.driver.sides import TIME, WINDOWS, JoinType, join_type, require_joinable, require_same_type, united
 from forebay.spark.driver.vehicle import run
 
 
@@ -76,9 +76,9 @@ def join(
     """
     from forebay.spark.driver.binding import bind  # imports polars, which a worker must not do too early
 
-    keys = require_joinable("join()", left, right, on, how, WINDOWS)
+    keys, how = require_joinable("join()", left, right, on, WINDOWS), join_type("join()", how)
     if not isinstance(window, TimeWindow | SessionWindow | CustomWindow):
-        raise InvalidArgument(f"join() got {window!r} for its window; write for example fb.window('time', '1 hour')")
+        raise InvalidArgument(f"join() got {got(window)} for its window; write for example fb.window('time', '1 hour')")
     if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
         raise InvalidArgument("join() needs a session_window with one gap for both sides, such as '5 minutes'")
     conf = ready(left)

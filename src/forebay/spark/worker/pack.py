@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from forebay.engine.assigning import assigned, placement
 from forebay.engine.observer import ARRIVAL
-from forebay.engine.plan import WindowPlan
+from forebay.engine.plan import NO_TIME, WindowPlan
+from forebay.engine.window_join import AWAITED, WindowJoin
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.spark.worker.combining import combiner_of
 from forebay.store.aligned import SLICE
@@ -30,6 +31,8 @@ from forebay.windows import (
     TIME,
     AlignedWindows,
     CustomWindows,
+    FirstRows,
+    Intervals,
     Preceding,
     SessionWindows,
     SharedWindows,
@@ -69,7 +72,7 @@ def pack(
     task: int = 0,
     packed: Packed | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """Blobs of a task's rows for virtual nodes, each with the id of its own. Rows without a time belong to no window.
+    """Blobs of a task's rows for virtual nodes, each with the id of its own.
 
     At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
     come beside the rows, for state that was begun when keys were identified by those; with ``spread`` windows are shared out
@@ -80,7 +83,8 @@ def pack(
     writers = [BlobWriter() for _ in vnodes]
     done = Packed() if packed is None else packed
     combiner = combiner_of(plan, updating=updating, hashed=hashed, fired_until=fired_until)
-    for chunk in chunks(batches) if plan.capture is None else _numbered(chunks(batches), task):
+    arrived = chunks(batches, timeless=_counts_without_time(plan))
+    for chunk in arrived if plan.capture is None else _numbered(arrived, task):
         cells = Cells.of(chunk, plan, len(vnodes), spread=spread)
         rows = normalized(chunk, plan)
         keys = rows.select(plan.placed_by)
@@ -205,13 +209,13 @@ class Cells:
         return self._slices(codes.astype(np.int64) % self.span)
 
 
-def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches put together to chunks, rows without a time left out."""
+def chunks(batches: Iterator[pa.RecordBatch], *, timeless: bool = False) -> Iterator[pa.RecordBatch]:
+    """Batches put together to chunks. Rows without a time are left out, or have `NO_TIME` if ``timeless`` ones count."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         if TIME in batch.schema.names and batch[TIME].null_count:
-            batch = batch.filter(batch[TIME].is_valid())
+            batch = _with_some_time(batch) if timeless else batch.filter(batch[TIME].is_valid())
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
@@ -221,6 +225,21 @@ def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting)
+
+
+def _counts_without_time(plan: WindowPlan) -> bool:
+    """Whether rows without a time can be among the results: in no window, but where rows are let through by themselves."""
+    if isinstance(plan.windows, Intervals):
+        assert isinstance(plan.aggregation, WindowJoin)
+        return plan.aggregation.how in AWAITED
+    return isinstance(plan.windows, FirstRows)
+
+
+def _with_some_time(batch: pa.RecordBatch) -> pa.RecordBatch:
+    for name in (TIME, END):
+        column = batch[name]
+        batch = batch.set_column(batch.schema.names.index(name), name, column.fill_null(pa.scalar(NO_TIME, column.type)))
+    return batch
 
 
 def _numbered(chunks: Iterator[pa.RecordBatch], task: int) -> Iterator[pa.RecordBatch]:
