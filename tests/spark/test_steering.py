@@ -279,6 +279,36 @@ def test_partitions_of_a_lost_executor_go_where_they_are_sent(tmp_path):
     assert len(found) > 50
 
 
+def leaving(spark, cluster):
+    """Decommission a host in the middle of a micro-batch, while tasks wait for its slot."""
+    run = Run(spark, f"{cluster.directory}/leaving", sessions)
+    for _ in range(3):
+        run.push()
+    first, second = (each.id for each in run.steering.executors())
+    run.steering.steer({0: first, 1: first, 2: second, 3: first})
+    run.steering.on_lost(lambda executor, partitions: dict.fromkeys(partitions, second))
+    run.push()
+    (run.directory / "slow").touch()
+    run.add()
+    while not list(run.directory.glob(f"running-{run.host(first)}-*")):
+        time.sleep(0.05)
+    cluster.decommission(run.host(first))
+    run.query.processAllAvailable()
+    (run.directory / "slow").unlink()
+    return [first in {each.id for each in run.steering.executors()}, *run.end()]
+
+
+@pytest.mark.slow
+def test_tasks_do_not_wait_for_an_executor_that_leaves(tmp_path):
+    """It is there for half a minute more, to hand its shuffles on, and is given no task in that time."""
+    conf = {"spark.locality.wait.process": "1h", "spark.storage.decommission.enabled": "true"}
+    conf["spark.sql.streaming.noDataMicroBatches.enabled"] = "false"
+    with Cluster(hosts=2, directory=tmp_path) as cluster:
+        still_there, found, expected = cluster.run(leaving, conf=conf)
+    assert still_there
+    assert found == expected
+
+
 @pytest.mark.thorough
 def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
     rows = spark.range(9).selectExpr("timestamp_seconds(id) ts", "id key")

@@ -1,10 +1,14 @@
-"""Tasks that wait for executors, though hardly one of them can succeed wherever it runs.
+"""Tasks that wait for executors in vain.
 
 When an executor is lost, Spark begins its tasks again in the same attempt at their stage. If they read a shuffle that it had
 a part of, they fail for want of it, but for those that need nothing of that part. When the first has failed, Spark has the
 part made once more, and begins a new attempt, whose tasks it sends to where state is. Until then each waits for the executor
 that had been chosen for it, be it the lost one, for as long as ``spark.locality.wait.process`` says. That is for nothing, so
 they are let go anywhere.
+
+An executor that is about to leave gets no more tasks, and those of its state partitions that wait for a slot go on waiting
+for it, as long as it is there. They are let go as soon as no other task of their stage waits for an executor, since an
+attempt at a stage has one wait for all of its tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ _PACE, _CALM = 0.05, 1.0
 
 
 def let_go(context: Any, run: str) -> None:
-    """After a loss, let the tasks of a query go anywhere that wait for executors though something is missing that they read.
+    """After executors were lost or are about to leave, let the tasks of a query go anywhere that wait for one in vain.
 
     Other stages and queries are left alone. Nothing is raised: without it Spark only takes longer.
 
@@ -43,29 +47,48 @@ def let_go(context: Any, run: str) -> None:
     now = began = seen = time.monotonic()
     while now - seen < _CALM and now - began < WATCHED_SECONDS:
         try:
-            for stage in _lacking(context, run):
+            for stage, alone in _waiting_in_vain(context, run):
                 seen = now
-                if stage.numActiveTasks() + stage.numCompletedTasks() < stage.numTasks() and _wait_no_more(context, stage):
+                if alone and _wait_no_more(context, stage):
                     gone = True
         except Exception as error:  # as when the scheduler changes what is looked at, or the session ends
-            _log.debug("tasks that may wait for executors that are lost could not be looked for: %s", error)
+            _log.debug("tasks that may wait for executors in vain could not be looked for: %s", error)
         time.sleep(_PACE)
         now = time.monotonic()
     if gone:
-        _log.info("tasks that waited for executors, though something that they read was lost, were let go anywhere")
+        _log.info("tasks that waited for executors in vain were let go anywhere")
 
 
-def _lacking(context: Any, run: str) -> Iterator[Any]:
-    """The stages of a query that are at work though Spark knows that something is missing of what they read."""
+def _waiting_in_vain(context: Any, run: str) -> Iterator[tuple[Any, bool]]:
+    """The stages of a query at work that lack something, or have tasks that wait for executors that are lost or leave.
+
+    Beside each is whether there are such tasks now, and no others wait.
+    """
     tracker, planned = context.statusTracker(), context.dagScheduler().stageIdToStage()
     for job in {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobIds()}:
         told = tracker.getJobInfo(job)
         for number in told.get().stageIds() if told.isDefined() else ():
             stage, known = tracker.getStageInfo(number), planned.get(number)
             if stage.isDefined() and known.isDefined() and stage.get().submissionTime():
-                read = elements(known.get().parents())
-                if not all(each.isAvailable() for each in read):
-                    yield stage.get()
+                some = stage.get().numActiveTasks() + stage.get().numCompletedTasks() < stage.get().numTasks()
+                if not all(each.isAvailable() for each in elements(known.get().parents())):
+                    yield stage.get(), some
+                elif some and (alone := _wait_for_the_gone(context, stage.get())) is not None:
+                    yield stage.get(), alone
+
+
+def _wait_for_the_gone(context: Any, stage: Any) -> bool | None:
+    """Whether all tasks that wait do so for executors that get no more tasks; None if none does."""
+    scheduler = context.taskScheduler()
+    tasks = scheduler.taskSetManagerForAttempt(stage.stageId(), stage.currentAttemptId())
+    preferred = tasks.get().pendingTasks().forExecutor() if tasks.isDefined() else None
+    if preferred is None or preferred.isEmpty():
+        return None
+    lists = {each: elements(preferred.apply(each)) for each in preferred.keySet().mkString(",").split(",")}
+    begun = zip(tasks.get().copiesRunning(), tasks.get().successful(), strict=True)
+    waiting = {number for number, (running, done) in enumerate(begun) if not running and not done}
+    theirs = {number for each, some in lists.items() if not scheduler.isExecutorAlive(each) for number in some} & waiting
+    return theirs == waiting if theirs else None
 
 
 def _wait_no_more(context: Any, stage: Any) -> bool:

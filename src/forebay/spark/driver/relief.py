@@ -5,7 +5,7 @@ claimed. It has nothing loaded and nothing compiled, so with little CPU they tak
 ended, and the micro-batch waits for them. So they are taken back: Spark begins them again on executors that have nothing to
 do, as its speculation would, which is an application's choice and means tasks with state, too.
 
-Only tasks before a shuffle are taken back. They leave nothing but their part of the shuffle, which counts when they end.
+Only tasks before a shuffle are taken back. Others write to the sink, and have perhaps begun to.
 """
 
 from __future__ import annotations

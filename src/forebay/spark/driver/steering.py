@@ -240,8 +240,9 @@ class Steering:
             try:
                 if not self._query.isActive:
                     return
-                alive = self._seen_alive()
+                alive = self._executors.alive()
                 there = alive - self._executors.leaving(alive)
+                self._let_go(there)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
@@ -294,14 +295,13 @@ class Steering:
             with self._lock:
                 self._disturbed.update(placement)
 
-    def _seen_alive(self) -> frozenset[str]:
-        """The executors that are alive. Nothing waits in vain for those that were so at the last look."""
-        before, self._seen = self._seen, self._executors.alive()
-        if before - self._seen and not (self._going is not None and self._going.is_alive()):
+    def _let_go(self, there: frozenset[str]) -> None:
+        """Nothing waits in vain for executors that were there at the last look."""
+        before, self._seen = self._seen, there
+        if before - there and not (self._going is not None and self._going.is_alive()):
             of_the_query = self._context, str(self._query.runId)
             self._going = threading.Thread(target=let_go, args=of_the_query, name="forebay locality", daemon=True)
             self._going.start()
-        return self._seen
 
     def _was_at(self, partition: int, executor: str) -> bool:
         """Whether an executor has a partition, or had it when the micro-batch began: another one may run it by now."""
