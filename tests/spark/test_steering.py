@@ -41,7 +41,7 @@ class Run:
     """A query on a cluster whose rows tell on which host, and in which micro-batch, they were made."""
 
     def __init__(self, spark, directory, kind):
-        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), kind, 0
+        self.spark, self.directory, self.kind, self.pushed, self.files = spark, Path(directory), kind, 0, 3
         slow, running = str(self.directory / "slow"), str(self.directory / "running")
 
         def marked(batches):
@@ -68,7 +68,7 @@ class Run:
         """Seven seconds of rows for each of 100 keys, ten seconds after the rows before; or one row, at a time."""
         moment = f"id % 7 + {10 * self.pushed}" if at is None else f"{at}"
         rows = self.spark.range(2000 if at is None else 1).selectExpr(f"timestamp_seconds({moment}) ts", "id div 20 key")
-        rows.repartition(3).write.mode("append").parquet(str(self.directory / "in"))
+        rows.repartition(self.files).write.mode("append").parquet(str(self.directory / "in"))
         self.pushed += 1
 
     def push(self, at=None):
@@ -191,13 +191,14 @@ def joining_at_work(spark, cluster):
         yield from batches
 
     def kind(df):
-        return sessions(df.repartition(12).mapInArrow(slow_at_first, df.schema))
+        return sessions(df.mapInArrow(slow_at_first, df.schema))
 
     run = Run(spark, directory, lambda df: kind(df) if df.isStreaming else sessions(df))
     run.steering.on_joined(lambda executor: threading.Thread(target=run.steering.claim, args=[executor]).start())
     waiting, given, slept = map(Path, files)
     run.push()
     waiting.mkdir()
+    run.files = 12
     run.add()
     while not list(waiting.iterdir()):
         time.sleep(0.1)
@@ -209,7 +210,7 @@ def joining_at_work(spark, cluster):
 @pytest.mark.slow
 def test_tasks_that_were_given_to_who_joins_are_taken_back(tmp_path):
     with Cluster(hosts=2, directory=tmp_path) as cluster:
-        given, slept, found, expected = cluster.run(joining_at_work)
+        given, slept, found, expected = cluster.run(joining_at_work, conf={"spark.sql.files.maxPartitionBytes": "4m"})
     assert (given, slept) == (True, False)
     assert found == expected
 

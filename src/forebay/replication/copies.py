@@ -97,8 +97,8 @@ def newest(held: Holders) -> str:
 def uploaders(held: Holders) -> set[str]:
     """Who upload an instance: one who has all files of each version that may be the newest.
 
-    Several attempts at a task make versions with the same number, and which one counts is not known here. If only others
-    have told of the newest one so far, who makes the versions is to tell of it soon, and uploads it.
+    Several attempts at a task make versions with the same number, and which one counts is not known here. If only hosts with
+    replicas have told of the newest version, it is nobody for now: the host that made it will tell of it, and uploads it.
     """
     whole = {address: replica for address, replica in held.items() if replica.complete}
     last = max((replica.version.number for replica in whole.values()), default=0)

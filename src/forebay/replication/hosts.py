@@ -30,7 +30,7 @@ _log = logging.getLogger("forebay")
 
 @dataclass
 class Host:
-    """A host as its agent has described it last; ``uploading`` has the instances of each query that are to be uploaded."""
+    """A host as its agent has described it last; ``uploading`` says how many instances of each query are to be uploaded."""
 
     name: str
     address: str

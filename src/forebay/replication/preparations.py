@@ -145,6 +145,8 @@ class Preparations:
             if kept and self._working == instance:
                 self._ready[instance] = ready
             else:
+                if ready.shared.nbytes:
+                    self._too_large &= {instance}  # others may have room now
                 ready.shared.close()
             self._working = None
             self._changed.notify_all()

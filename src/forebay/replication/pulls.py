@@ -75,6 +75,7 @@ class Pulls:
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
         self._streams: list[tuple[str, flight.FlightStreamReader]] = []
+        self._doubted: list[tuple[str, flight.FlightStreamReader]] = []
         self._pool = ThreadPoolExecutor(_AT_ONCE, "pull")
         self._ended = False
         self.received = 0
@@ -94,10 +95,14 @@ class Pulls:
             return set(self._under_way)
 
     def only_from(self, alive: Container[str]) -> None:
-        """Wait no more for files of hosts that are lost: a host that is cut off does not end a stream."""
+        """Wait no more for files of hosts that are lost: a host that is cut off does not end a stream.
+
+        What one reply of the manager says may be older than a stream, so it takes two in a row.
+        """
         with self._lock:
-            lost = [stream for address, stream in self._streams if address not in alive]
-        for stream in lost:
+            lost = [each for each in self._streams if each[0] not in alive]
+            ended, self._doubted = [each for each in lost if each in self._doubted], lost
+        for _, stream in ended:
             stream.cancel()
 
     def end(self) -> None:

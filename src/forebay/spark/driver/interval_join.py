@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.durations import Duration, microseconds
-from forebay.spark.driver.sides import JoinType, join_type, require_joinable
+from forebay.spark.driver.sides import join_type, require_joinable
 from forebay.windows import Intervals
 
 LEAST_GRANULARITY = 1_000_000
@@ -21,7 +21,7 @@ def intervalJoin(
     on: str | Sequence[str],
     lower: Duration,
     upper: Duration,
-    how: JoinType = "inner",
+    how: str = "inner",
     suffix: str = "_right",
     timeColumn: Column | str | tuple[Column | str, Column | str] | None = None,
 ) -> DataFrame:
@@ -81,18 +81,18 @@ def intervalJoin(
     """
     from forebay.spark.driver.row_join import EVENT_TIME, RowJoin  # imports polars, which a worker must not do early
 
-    keys, how = require_joinable("intervalJoin()", left, right, on, (EVENT_TIME,)), join_type("intervalJoin()", how)
+    keys, kind = require_joinable("intervalJoin()", left, right, on, (EVENT_TIME,)), join_type("intervalJoin()", how)
     bounds = [microseconds(left.sparkSession, name, text) for name, text in (("lower", lower), ("upper", upper))]
     if bounds[0] > bounds[1]:
         raise InvalidArgument(f"lower {lower!r} is more than upper {upper!r}, so no row would meet another")
     intervals = Intervals(bounds[0], bounds[1], max((bounds[1] - bounds[0]) // 4, LEAST_GRANULARITY))
-    join = RowJoin(left, right, keys, how, suffix, timeColumn)
+    join = RowJoin(left, right, keys, kind, suffix, timeColumn)
     return join.run(
         lambda mark: intervals,
         "interval_join",
         f"interval of {bounds[0]} to {bounds[1]} us",
         "rows wait for partners, and those of a key are read when one comes",
-        waits=(_wait(bounds[1], how in ("left", "full", "semi", "anti")), _wait(-bounds[0], how in ("right", "full"))),
+        waits=(_wait(bounds[1], kind in ("left", "full", "semi", "anti")), _wait(-bounds[0], kind in ("right", "full"))),
     )
 
 

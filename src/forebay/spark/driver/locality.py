@@ -84,11 +84,13 @@ def _wait_for_the_gone(context: Any, stage: Any) -> bool | None:
     preferred = tasks.get().pendingTasks().forExecutor() if tasks.isDefined() else None
     if preferred is None or preferred.isEmpty():
         return None
-    lists = {each: elements(preferred.apply(each)) for each in preferred.keySet().mkString(",").split(",")}
+    gone = [each for each in preferred.keySet().mkString(",").split(",") if not scheduler.isExecutorAlive(each)]
+    theirs = {number for each in gone for number in elements(preferred.apply(each))}
+    if not theirs:
+        return None
     begun = zip(tasks.get().copiesRunning(), tasks.get().successful(), strict=True)
     waiting = {number for number, (running, done) in enumerate(begun) if not running and not done}
-    theirs = {number for each, some in lists.items() if not scheduler.isExecutorAlive(each) for number in some} & waiting
-    return theirs == waiting if theirs else None
+    return theirs >= waiting if theirs & waiting else None
 
 
 def _wait_no_more(context: Any, stage: Any) -> bool:

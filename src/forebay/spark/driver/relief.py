@@ -3,9 +3,10 @@
 An executor that joins while tasks of a micro-batch wait for a slot is given some of them at once, before its slots can be
 claimed. It has nothing loaded and nothing compiled, so with little CPU they take half a minute, when all others have long
 ended, and the micro-batch waits for them. So they are taken back: Spark begins them again on executors that have nothing to
-do, as its speculation would, which is an application's choice and means tasks with state, too.
+do. Its speculation would do that with tasks of operators, too, and is for applications to switch on.
 
-Only tasks before a shuffle are taken back. Others write to the sink, and have perhaps begun to.
+Only tasks of stages that nothing comes before are taken back: they read a source, and leave nothing but their part of the
+shuffle. Tasks of operators have state, and the last ones write to the sink.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ TOO_LONG = 2.0
 _PACE = 0.25
 """Seconds between two looks."""
 
+Task = tuple[int, int, int]
+"""An attempt at a stage, and the number of a task in it."""
+
 _log = logging.getLogger("forebay")
 
 
@@ -46,43 +50,45 @@ def relieve(context: Any, run: str, executor: Executor, ready: threading.Event) 
     ready : threading.Event
         Set when the executor is ready.
     """
-    taken: set[int] = set()
+    taken: set[Task] = set()
     while not ready.wait(_PACE):
         try:
             if context.statusStore().executorSummary(executor.id).completedTasks():
                 return
             for stage in _before_shuffles(context, run):
-                tasks = [task for task in _overdue(context, stage, executor) if task not in taken]
+                tasks = {number: task for number, task in _overdue(context, stage, executor) if task not in taken}
                 if tasks and len(tasks) <= _idle_slots(context, executor):
                     _log.info(
-                        "%d tasks that executor %s was given before it was ready are begun again elsewhere",
-                        len(tasks),
-                        executor.id,
+                        "the executor %s was given %d tasks too early: they begin anew elsewhere", executor.id, len(tasks)
                     )
                     for task in tasks:
                         context.killTaskAttempt(task, True, f"executor {executor.id} is not ready for tasks yet")
-                    taken.update(tasks)
+                    taken.update(tasks.values())
         except Exception as error:  # as when the stage ends meanwhile, or the session
             _log.debug("tasks of executor %s could not be looked at: %s", executor.id, error)
 
 
 def _before_shuffles(context: Any, run: str) -> Iterator[Any]:
-    """The stages of a query before a shuffle that have some tasks that ended, and none that waits for a slot."""
+    """The first stages of a query, before a shuffle, that have some tasks that ended, and none that waits for a slot."""
     planned, store = context.dagScheduler().stageIdToStage(), context.statusStore()
     tracker = context.statusTracker()
     for job in {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobIds()}:
         told = tracker.getJobInfo(job)
         for number in told.get().stageIds() if told.isDefined() else ():
             known = planned.get(number)
-            if known.isDefined() and known.get().getClass().getSimpleName() == "ShuffleMapStage":
+            if known.isDefined() and known.get().parents().isEmpty() and _ends_with_a_shuffle(known.get()):
                 stage = store.lastStageAttempt(number)
                 ended, active = stage.numCompleteTasks(), stage.numActiveTasks()
                 if ended and active and ended + active >= stage.numTasks():
                     yield stage
 
 
-def _overdue(context: Any, stage: Any, executor: Executor) -> Iterator[int]:
-    """The tasks of a stage that run on an executor, and have done so for too long."""
+def _ends_with_a_shuffle(stage: Any) -> bool:
+    return bool(stage.getClass().getSimpleName() == "ShuffleMapStage")
+
+
+def _overdue(context: Any, stage: Any, executor: Executor) -> Iterator[tuple[int, Task]]:
+    """The tasks of a stage that run on an executor, and have done so for too long, each after Spark's number of it."""
     usual = TOO_LONG * stage.executorRunTime() / stage.numCompleteTasks()
     jvm = SparkContext._jvm
     assert jvm is not None
@@ -91,11 +97,12 @@ def _overdue(context: Any, stage: Any, executor: Executor) -> Iterator[int]:
     store, attempt = context.statusStore(), (stage.stageId(), stage.attemptId())
     for task in elements(store.taskList(*attempt, 0, stage.numTasks(), unsorted, True, running)):
         if task.executorId() == executor.id and 1000 * time.time() - task.launchTime().getTime() > usual:
-            yield int(task.taskId())
+            yield int(task.taskId()), (*attempt, int(task.index()))
 
 
 def _idle_slots(context: Any, executor: Executor) -> int:
     """How many tasks other executors that are ready could begin at once."""
-    listed = elements(context.statusStore().executorList(True))
-    ready = [each for each in listed if each.id() != executor.id and each.completedTasks() and not each.isExcluded()]
-    return sum(max(0, each.totalCores() - each.activeTasks()) for each in ready)
+    scheduler = context.taskScheduler()
+    others = [each for each in elements(context.statusStore().executorList(True)) if each.id() != executor.id]
+    ready = [each for each in others if each.completedTasks() and not each.isExcluded()]
+    return sum(max(0, each.maxTasks() - each.activeTasks()) for each in ready if scheduler.isExecutorAlive(each.id()))

@@ -146,7 +146,7 @@ def united(
 
 def join_type(name: str, how: str) -> JoinType:
     """The kind of a join, whose name may be one that ``DataFrame.join`` has for it."""
-    plain = how.lower().replace("_", "") if isinstance(how, str) else how
+    plain = str(how).lower().replace("_", "")
     kinds: dict[str, JoinType] = {kind: kind for kind in get_args(JoinType)}
     if (found := (kinds | _ALSO).get(plain)) is None:
         raise InvalidArgument(f"{name} got how={how!r}; it can be {', '.join(kinds)}")

@@ -85,7 +85,7 @@ class Steering:
         self._callbacks: list[OnLost] = []
         self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
-        self._seen: frozenset[str] = frozenset()
+        self._seen: tuple[frozenset[str], ...] = ()
         self._going: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -242,7 +242,7 @@ class Steering:
                     return
                 alive = self._executors.alive()
                 there = alive - self._executors.leaving(alive)
-                self._let_go(there)
+                self._let_go(alive, there)
                 for gone in present.keys() - there:
                     self._lost(replace(present[gone], leaving=gone in alive))
                 if present.keys() != there:
@@ -295,10 +295,11 @@ class Steering:
             with self._lock:
                 self._disturbed.update(placement)
 
-    def _let_go(self, there: frozenset[str]) -> None:
-        """Nothing waits in vain for executors that were there at the last look."""
-        before, self._seen = self._seen, there
-        if before - there and not (self._going is not None and self._going.is_alive()):
+    def _let_go(self, *known: frozenset[str]) -> None:
+        """Nothing waits in vain for executors that were alive, or stayed, at the last look."""
+        before, self._seen = self._seen, known
+        fewer = any(earlier - now for earlier, now in zip(before, known, strict=False))
+        if fewer and not (self._going is not None and self._going.is_alive()):
             of_the_query = self._context, str(self._query.runId)
             self._going = threading.Thread(target=let_go, args=of_the_query, name="forebay locality", daemon=True)
             self._going.start()

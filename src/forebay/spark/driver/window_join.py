@@ -12,7 +12,7 @@ from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.assignments import CustomWindow, SessionWindow, TimeWindow
 from forebay.spark.driver.columns import got, quoted, text_of
 from forebay.spark.driver.conf import ready
-from forebay.spark.driver.sides import TIME, WINDOWS, JoinType, join_type, require_joinable, require_same_type, united
+from forebay.spark.driver.sides import TIME, WINDOWS, join_type, require_joinable, require_same_type, united
 from forebay.spark.driver.vehicle import run
 
 
@@ -21,7 +21,7 @@ def join(
     right: DataFrame,
     on: str | Sequence[str],
     window: TimeWindow | SessionWindow | CustomWindow,
-    how: JoinType = "inner",
+    how: str = "inner",
     suffix: str = "_right",
 ) -> DataFrame:
     """Join two streams: rows meet that have equal keys and are in the same window.
@@ -39,8 +39,8 @@ def join(
     window : Window
         `window`, `session_window` with a fixed gap, or `custom_window`. Its time column is looked up in both sides.
     how : str
-        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``; an outer join gives rows without a partner in
-        their window when it fires.
+        ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``, or what Spark calls them besides; an outer join gives
+        rows without a partner in their window when it fires.
     suffix : str
         What is appended to names of right columns that the left side has too.
 
@@ -76,7 +76,7 @@ def join(
     """
     from forebay.spark.driver.binding import bind  # imports polars, which a worker must not do too early
 
-    keys, how = require_joinable("join()", left, right, on, WINDOWS), join_type("join()", how)
+    keys, kind = require_joinable("join()", left, right, on, WINDOWS), join_type("join()", how)
     if not isinstance(window, TimeWindow | SessionWindow | CustomWindow):
         raise InvalidArgument(f"join() got {got(window)} for its window; write for example fb.window('time', '1 hour')")
     if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
@@ -85,7 +85,7 @@ def join(
     times = time_of(left, window.time_column), time_of(right, window.time_column)
     require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
     with analysis():
-        both, sides = united(left, right, keys, times, how, suffix)
+        both, sides = united(left, right, keys, times, kind, suffix)
     bound = bind(
         both, replace(window, time_column=TIME), [key if key.isidentifier() else quoted(key) for key in keys], sides, conf
     )
