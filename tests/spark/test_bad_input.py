@@ -170,7 +170,7 @@ def test_durations(df, durations, message):
         (fb.max("a"), UnsupportedType, "would have to order array<bigint>"),
         (fb.first("m"), UnsupportedType, "map<string,bigint>"),
         (fb.sum("ym"), UnsupportedType, "interval"),
-        ("count", InvalidArgument, "agg.. got a str"),
+        ("count", InvalidArgument, "agg.. got 'count'"),
     ],
     ids=str,
 )

@@ -441,14 +441,16 @@ class Losing(Steering):
         self._query, self._closed, self._lock = SimpleNamespace(isActive=True), threading.Event(), threading.RLock()
         self._told_of_joined, self._wanted, self._disturbed, self._before = [], {}, set(), {}
         self._executors = SimpleNamespace(
-            staying=lambda: {each.id: each for each in self.executors()}, leaving=lambda executors: frozenset()
+            staying=lambda: {each.id: each for each in self.executors()},
+            leaving=lambda executors: frozenset(),
+            alive=lambda: self.there,
         )
 
     def executors(self):
         return [Executor(each, f"host {each}", 1) for each in sorted(self.there)]
 
-    def _seen_alive(self):
-        return self.there
+    def _let_go(self, *known):
+        pass
 
     def _report(self, partitions):
         self.there = self.there - {"3"}

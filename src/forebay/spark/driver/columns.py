@@ -111,9 +111,8 @@ def quoted(name: str) -> str:
 
 
 def lasting(time: Column, wait: Column) -> dict[str, Column]:
-    """When rows begin and end that last so long. Where the end is beyond what Spark's type has, there is neither."""
-    end = F.try_add(time, wait)
-    return {TIME: F.when(end.isNotNull(), time), END: end}
+    """When rows begin and end that last so long. Where the end is beyond what Spark's type has, there is none."""
+    return {TIME: time, END: F.try_add(time, wait)}
 
 
 def interval(microseconds: int) -> Column:

@@ -8,6 +8,7 @@ combining pays (`forebay.spark.worker.combining`), a blob holds those instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.engine.assigning import assigned, placement
 from forebay.engine.observer import ARRIVAL
@@ -210,12 +212,12 @@ class Cells:
 
 
 def chunks(batches: Iterator[pa.RecordBatch], *, timeless: bool = False) -> Iterator[pa.RecordBatch]:
-    """Batches put together to chunks. Rows without a time are left out, or have `NO_TIME` if ``timeless`` ones count."""
+    """Batches put together to chunks, with the rows of `_with_times`."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if TIME in batch.schema.names and batch[TIME].null_count:
-            batch = _with_some_time(batch) if timeless else batch.filter(batch[TIME].is_valid())
+        if TIME in batch.schema.names:
+            batch = _with_times(batch, timeless=timeless)
         if batch.num_rows:
             waiting.append(batch)
             rows += batch.num_rows
@@ -235,8 +237,16 @@ def _counts_without_time(plan: WindowPlan) -> bool:
     return isinstance(plan.windows, FirstRows)
 
 
-def _with_some_time(batch: pa.RecordBatch) -> pa.RecordBatch:
-    for name in (TIME, END):
+def _with_times(batch: pa.RecordBatch, *, timeless: bool) -> pa.RecordBatch:
+    """The rows that have a time, and an end if rows have one; with ``timeless`` those without a time, as `NO_TIME`."""
+    bounds = [name for name in (TIME, END) if name in batch.schema.names]
+    if not any(batch[name].null_count for name in bounds):
+        return batch
+    kept = functools.reduce(pc.and_, (batch[name].is_valid() for name in bounds))
+    if not timeless:
+        return batch.filter(kept)
+    batch = batch.filter(pc.or_(kept, batch[TIME].is_null()))
+    for name in bounds:
         column = batch[name]
         batch = batch.set_column(batch.schema.names.index(name), name, column.fill_null(pa.scalar(NO_TIME, column.type)))
     return batch
