@@ -230,7 +230,7 @@ def chunks(batches: Iterator[pa.RecordBatch], *, timeless: bool = False) -> Iter
 
 
 def _counts_without_time(plan: WindowPlan) -> bool:
-    """Whether rows without a time can be among the results: in no window, but where rows are let through by themselves."""
+    """Whether an operator may have rows without a time among its results."""
     if isinstance(plan.windows, Intervals):
         assert isinstance(plan.aggregation, WindowJoin)
         return plan.aggregation.how in AWAITED
