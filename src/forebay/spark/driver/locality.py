@@ -59,22 +59,30 @@ def let_go(context: Any, run: str) -> None:
         _log.info("tasks that waited for executors in vain were let go anywhere")
 
 
+def stages_of(context: Any, run: str) -> Iterator[tuple[int, Any]]:
+    """The stages of those jobs of a query that go on: the number of each, and the stage as Spark's scheduler has it."""
+    tracker, planned = context.statusTracker(), context.dagScheduler().stageIdToStage()
+    for job in {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobIds()}:
+        told = tracker.getJobInfo(job)
+        for number in told.get().stageIds() if told.isDefined() else ():
+            known = planned.get(number)
+            if known.isDefined():
+                yield number, known.get()
+
+
 def _waiting_in_vain(context: Any, run: str) -> Iterator[tuple[Any, bool]]:
     """The stages of a query at work that lack something, or have tasks that wait for executors that are lost or leave.
 
     Beside each is whether there are such tasks now, and no others wait.
     """
-    tracker, planned = context.statusTracker(), context.dagScheduler().stageIdToStage()
-    for job in {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobIds()}:
-        told = tracker.getJobInfo(job)
-        for number in told.get().stageIds() if told.isDefined() else ():
-            stage, known = tracker.getStageInfo(number), planned.get(number)
-            if stage.isDefined() and known.isDefined() and stage.get().submissionTime():
-                some = stage.get().numActiveTasks() + stage.get().numCompletedTasks() < stage.get().numTasks()
-                if not all(each.isAvailable() for each in elements(known.get().parents())):
-                    yield stage.get(), some
-                elif some and (alone := _wait_for_the_gone(context, stage.get())) is not None:
-                    yield stage.get(), alone
+    for number, planned in stages_of(context, run):
+        stage = context.statusTracker().getStageInfo(number)
+        if stage.isDefined() and stage.get().submissionTime():
+            some = stage.get().numActiveTasks() + stage.get().numCompletedTasks() < stage.get().numTasks()
+            if not all(each.isAvailable() for each in elements(planned.parents())):
+                yield stage.get(), some
+            elif some and (alone := _wait_for_the_gone(context, stage.get())) is not None:
+                yield stage.get(), alone
 
 
 def _wait_for_the_gone(context: Any, stage: Any) -> bool | None:

@@ -20,6 +20,7 @@ from typing import Any
 from pyspark import SparkContext
 
 from forebay.spark.driver.executors import Executor
+from forebay.spark.driver.locality import stages_of
 from forebay.spark.driver.trees import elements
 
 TOO_LONG = 2.0
@@ -55,7 +56,7 @@ def relieve(context: Any, run: str, executor: Executor, ready: threading.Event) 
         try:
             if context.statusStore().executorSummary(executor.id).completedTasks():
                 return
-            for stage in _before_shuffles(context, run):
+            for stage in _first_stages(context, run):
                 tasks = {number: task for number, task in _overdue(context, stage, executor) if task not in taken}
                 if tasks and len(tasks) <= _idle_slots(context, executor):
                     _log.info(
@@ -68,23 +69,14 @@ def relieve(context: Any, run: str, executor: Executor, ready: threading.Event) 
             _log.debug("tasks of executor %s could not be looked at: %s", executor.id, error)
 
 
-def _before_shuffles(context: Any, run: str) -> Iterator[Any]:
+def _first_stages(context: Any, run: str) -> Iterator[Any]:
     """The first stages of a query, before a shuffle, that have some tasks that ended, and none that waits for a slot."""
-    planned, store = context.dagScheduler().stageIdToStage(), context.statusStore()
-    tracker = context.statusTracker()
-    for job in {*tracker.getJobIdsForGroup(run)} & {*tracker.getActiveJobIds()}:
-        told = tracker.getJobInfo(job)
-        for number in told.get().stageIds() if told.isDefined() else ():
-            known = planned.get(number)
-            if known.isDefined() and known.get().parents().isEmpty() and _ends_with_a_shuffle(known.get()):
-                stage = store.lastStageAttempt(number)
-                ended, active = stage.numCompleteTasks(), stage.numActiveTasks()
-                if ended and active and ended + active >= stage.numTasks():
-                    yield stage
-
-
-def _ends_with_a_shuffle(stage: Any) -> bool:
-    return bool(stage.getClass().getSimpleName() == "ShuffleMapStage")
+    for number, planned in stages_of(context, run):
+        if planned.parents().isEmpty() and planned.getClass().getSimpleName() == "ShuffleMapStage":
+            stage = context.statusStore().lastStageAttempt(number)
+            ended, active = stage.numCompleteTasks(), stage.numActiveTasks()
+            if ended and active and ended + active >= stage.numTasks():
+                yield stage
 
 
 def _overdue(context: Any, stage: Any, executor: Executor) -> Iterator[tuple[int, Task]]:
