@@ -163,6 +163,12 @@ def test_batches_reach_the_store_as_one_read_and_one_write():
     assert [(row["operation"], row["count"]) for row in measured.rows()] == [("BATCH", 1)]
 
 
+def test_a_rate_that_is_reached_counts_the_waits():
+    measured = evaluate(Recording(), [accesses([SOME[0]] * 21)], rate=1000.0)
+    assert measured.seconds < measured.elapsed
+    assert measured.reached <= 21 / 0.020
+
+
 def test_batches_have_rows_and_no_rate():
     with pytest.raises(InvalidArgument, match="a batch has 0 accesses"):
         evaluate(Recording(), [accesses(SOME)], rows=0)

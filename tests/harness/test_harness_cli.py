@@ -65,6 +65,13 @@ def test_a_limit_is_of_traces_too(experiment, tmp_path):
     assert "│ 321" in invoke("run", experiment, "--trace", tmp_path / "trace.arrow", "--store", "dict")
 
 
+def test_run_says_what_was_reached_of_a_rate(experiment):
+    assert "the rate" not in invoke("run", experiment, "--store", "dict")
+    experiment.write_text("rate = 1e12\n" + experiment.read_text())
+    output = " ".join(invoke("run", experiment, "--store", "dict").split())
+    assert re.search(r"dict: [\d,]+ accesses/s, where the rate is 1,000,000,000,000", output)
+
+
 def test_run_gives_stores_batches(experiment):
     output = invoke("run", experiment, "--batched", "--batch-rows", 1000)
     for shown in ("batches of 1,000", "dict", "sqlite", "BATCH"):

@@ -125,7 +125,7 @@ def run(
             return evaluate(opened, _accesses(described, trace, progress, vnode), described.rate, place, rows)
 
     title = f"{trace or described.workload}{f', batches of {rows:,}' if rows else ''}"
-    _run(title, chosen, described.memory, drive, directory)
+    _run(title, chosen, described.memory, drive, directory, described.rate)
 
 
 @harness.command()
@@ -179,6 +179,7 @@ def _run(
     memory: int,
     drive: Callable[[Connector, str, Path], Measured],
     directory: Path | None = None,
+    rate: float | None = None,
 ) -> None:
     """Drive stores one after the other, each in a directory of its own, and report; Ctrl-C ends it after the one at work.
 
@@ -199,7 +200,7 @@ def _run(
         interrupted = True
     finally:
         if results:
-            report_run(title, results)
+            report_run(title, results, rate)
     if interrupted:
         raise SystemExit(INTERRUPTED)
 
@@ -309,8 +310,8 @@ def _report_made(experiment: Experiment, driver: Driver, counted: _Counted) -> N
     console.print(table)
 
 
-def report_run(title: str, results: dict[str, Measured]) -> None:
-    """Show what runs of stores have given."""
+def report_run(title: str, results: dict[str, Measured], rate: float | None = None) -> None:
+    """Show what runs of stores have given, and at a service rate whether they reached it."""
     totals = Table("store", "accesses", "seconds", "accesses/s", "gets that found", "memory MB", "disk MB", title=title)
     latencies: Table | None = None
     for name, measured in results.items():
@@ -323,5 +324,8 @@ def report_run(title: str, results: dict[str, Measured]) -> None:
                 latencies = Table("store", *row, title="latencies in microseconds")
             latencies.add_row(name, *(each if isinstance(each, str) else f"{each:,.4g}" for each in row.values()))
     console.print(totals)
+    if rate is not None:
+        for name, measured in results.items():
+            console.print(f"{name}: {measured.reached:,.0f} accesses/s, where the rate is {rate:,.0f}")
     if latencies is not None:
         console.print(latencies)

@@ -73,6 +73,8 @@ class Measured:
         How many gets found a value.
     batches : Histogram
         Nanoseconds of whole batches, if they were given to the store as such; then there are no others.
+    elapsed : float
+        Seconds from the begin of the run to its end, in which accesses are also made and waited for.
     interrupted : bool
         The run was ended from the keyboard; all else is of the accesses before.
     samples : list of Sample
@@ -84,6 +86,7 @@ class Measured:
     latencies: Mapping[Operation, Histogram] = field(default_factory=lambda: {each: Histogram() for each in Operation})
     found: int = 0
     batches: Histogram = field(default_factory=Histogram)
+    elapsed: float = 0.0
     interrupted: bool = False
     samples: list[Sample] = field(default_factory=list)
 
@@ -91,6 +94,11 @@ class Measured:
     def throughput(self) -> float:
         """Accesses per second."""
         return self.accesses / self.seconds if self.seconds else 0.0
+
+    @property
+    def reached(self) -> float:
+        """Accesses per second of the whole run: below a service rate if the store, or what makes accesses, is behind."""
+        return self.accesses / self.elapsed if self.elapsed else 0.0
 
     def latency(self) -> Histogram:
         """Nanoseconds of all operations together."""
@@ -172,7 +180,8 @@ def drive(
     batched: bool = False,
 ) -> None:
     """Drive a store, and count each access where its owner is measured; without owners there is one."""
-    values, before, sampled = _Values(), _resident(store), time.monotonic()
+    values, before, begun = _Values(), _resident(store), time.monotonic()
+    sampled = begun
     gc.freeze()  # what the process had before is no work of the store's
     try:
         for batch in batches if batched else _few(batches):
@@ -189,6 +198,8 @@ def drive(
             each.interrupted = True
     finally:
         gc.unfreeze()
+        for each in measured:
+            each.elapsed = time.monotonic() - begun
     _sample(store, measured, before, directory)
 
 
