@@ -136,6 +136,34 @@ def test_dead_rows_are_cleared_out_a_part_at_a_time(tmp_path, monkeypatch):
     assert store.metrics.disk_bytes < whole
 
 
+def test_rows_read_ahead_are_there_when_another_process_had_a_turn(tmp_path):
+    found = {}
+    for turns in (1, 2):
+        directory, keys = tmp_path / str(turns), np.arange(20_000)
+        store = UnalignedStore(directory, None)
+        store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys))
+        version, stores, hits, times = store.commit(), [None] * turns, 0, np.ones(len(keys), np.int64)
+        for turn in range(12):
+            store = stores[turn % turns]
+            if store is None or not (store.base.version == version or store.catch_up(version, None, LOCAL)):
+                store = stores[turn % turns] = UnalignedStore(directory, version)
+            before = store.metrics.hits
+            due = store.index.due(100 * turn + 100)
+            later = store.index.due(100 * turn + 600)
+            grown = later[~np.isin(later, due)][::9]  # rows come for some that may have been read ahead
+            values = store.index.columns.high[grown]
+            times[values] += 1
+            store.append(rows(values), grown)
+            ended = np.sort(store.index.columns.high[due])
+            assert sorted(store.get(due)["value"]) == np.repeat(ended, times[ended]).tolist()
+            hits += store.metrics.hits - before
+            store.remove(due)
+            version = store.commit()
+        found[turns] = hits
+    assert found[1] > 800
+    assert found[2] > found[1] // 2
+
+
 def test_a_store_without_windows_does_not_catch_up_with_all_of_an_index(tmp_path, monkeypatch):
     monkeypatch.setattr(index_log, "_LEAST_CHANGES", 10)
     kept, keys = UnalignedStore(tmp_path, None), np.arange(200)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from forebay.store import pictures
 from forebay.store.extent_groups import Groups
-from forebay.store.key_index import KeyIndex
+from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import KIND_BITS, PICTURES
 
 CHANGES, PICTURE = 2, PICTURES >> KIND_BITS
@@ -55,13 +55,10 @@ def changed(before: Groups, after: Groups) -> list[int] | None:
     return later
 
 
-def catch_up(index: KeyIndex, before: Groups, after: Groups) -> bool:
-    """Bring the index of one log to that of another, if that is the first one and changes; whether it is."""
+def catch_up(index: KeyIndex, before: Groups, after: Groups) -> Slots | None:
+    """Bring the index of one log to that of another, if that is the first one and changes; gives the slots that changed."""
     later = changed(before, after)
-    if later is None:
-        return False
-    index.replace(_batches(after, later))
-    return True
+    return None if later is None else index.replace(_batches(after, later))
 
 
 def write(index: KeyIndex, log: Groups, chance: int = 0) -> None:

@@ -348,13 +348,15 @@ class KeyIndex:
         index.replace(changes)
         return index
 
-    def replace(self, changes: Iterable[pa.RecordBatch]) -> None:
-        """Bring the index to a later version, by what was changed since, oldest first."""
+    def replace(self, changes: Iterable[pa.RecordBatch]) -> Slots:
+        """Bring the index to a later version, by what was changed since, oldest first; gives the slots that changed."""
         slots = [np.empty(0, np.int32)]
         for change in changes:
             self._replace(change)
             slots.append(change["slot"].to_numpy())
-        self._free_again(np.concatenate(slots))
+        changed = np.concatenate(slots)
+        self._free_again(changed)
+        return changed
 
     # private --------------------------------------------------------------------------------------------------------
 

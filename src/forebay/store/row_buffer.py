@@ -65,6 +65,10 @@ class RowBuffer:
         if len(self._batches) > _MAX_BATCHES:
             self._combine()
 
+    def discard(self, slots: Slots) -> None:
+        """Have no rows of slots any more; those of windows that they absorbed stay."""
+        kernels.unlink(self._heads, self._previous, self._generations, slots)
+
     def rows_of(self, slots: Slots) -> tuple[Rows, Slots]:
         """Numbers of the rows of windows, and of those they absorbed, ascending; and the window of each."""
         if not self._rows or not len(slots):

@@ -35,6 +35,18 @@ def chain(heads, previous, generations, first, slots):
             heads[slots[number]] = item + 1
 
 
+@in_place
+def unlink(heads, previous, generations, slots):
+    """Nothing is chained to slots any more, and what was is of no generation."""
+    for slot in slots:
+        if slot < len(heads):
+            item = heads[slot] - 1
+            while item >= 0:
+                generations[item] = -1
+                item = previous[item] - 1
+            heads[slot] = 0
+
+
 @compiled
 def chained(c, heads, previous, generations, slot):
     """What is chained to a window, oldest first."""

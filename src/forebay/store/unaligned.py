@@ -120,12 +120,14 @@ class UnalignedStore:
         if "index" not in self.__dict__:
             return False
         with self._loading():
-            if not index_log.catch_up(self.index, self._log, log):
+            changed = index_log.catch_up(self.index, self._log, log)
+            if changed is None:
                 return False
             self._extents.moved_to(log)
         self._log = log
-        for name in ("_written", "_prefetched", "_loaded"):
-            self.__dict__.pop(name, None)
+        self._prefetched.discard(changed)
+        self._fit_loaded()
+        self._loaded[changed] = 0
         return True
 
     def prepare(self) -> dict[str, Array]:
@@ -164,7 +166,7 @@ class UnalignedStore:
         index, before = KeyIndex(), self._log.at(prepared.manifest)
         with self._loading():
             index.use(within("index", prepared.parts))
-            if not index_log.catch_up(index, before, self._log):
+            if index_log.catch_up(index, before, self._log) is None:
                 return False
             self._extents.adopt(index, within("addresses", prepared.parts), prepared.parts["extents"], before)
         self.index = index
