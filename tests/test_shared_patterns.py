@@ -1,7 +1,6 @@
 """Several patterns over one event log: each gives what it gives alone, and every event is stored once."""
 
 import random
-from collections import OrderedDict
 
 import numpy as np
 import pyarrow as pa
@@ -218,7 +217,7 @@ class Shared:
     def be(self, worker):
         """Have what a worker has kept."""
         self.kept.pop("new", None)
-        open_stores._open, open_stores._sizes = self.kept.setdefault(worker, (OrderedDict(), {}))
+        open_stores._open, open_stores._sizes = self.kept.setdefault(worker, ({}, {}))
 
 
 def require_known_sizes(instance):

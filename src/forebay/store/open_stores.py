@@ -7,7 +7,7 @@ process has gone on from reads the changes, and the rows that were read ahead of
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import random
 from pathlib import Path
 from typing import Protocol
 
@@ -41,9 +41,10 @@ class Kept(Protocol):
     def rest(self) -> None: ...
 
 
-_open: OrderedDict[Path, Kept] = OrderedDict()
+_open: dict[Path, Kept] = {}
 _sizes: dict[Path, int] = {}
 """Bytes of memory of each, when it was kept."""
+_chance = random.Random(0)
 
 
 def take(
@@ -98,14 +99,14 @@ def _is_at(store: Kept, version: Version) -> bool:
 def keep(store: Kept) -> None:
     """Keep a store that has been committed and has let go of its files.
 
-    Those used longest ago go when memory runs short.
+    When memory runs short, any go, by chance. Stores come in the same order in each micro-batch, so the one that was used
+    longest ago is the next that is needed; if always that one went, none would be used again where there is one too many.
     """
     store.rest()
     store.use(LOCAL)
     _open[store.directory], _sizes[store.directory] = store, store.memory_bytes
     while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > _bound(store.options)):
-        directory, _ = _open.popitem(last=False)
-        del _sizes[directory]
+        forget(_chance.choice(list(_open)))
 
 
 def _bound(options: Options) -> int:
