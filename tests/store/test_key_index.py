@@ -310,3 +310,14 @@ def test_an_index_that_was_read_gives_the_slots_that_one_in_memory_gives(picture
             changes, picture = [], index.picture()
         else:
             changes += index.changes()
+
+
+def test_a_key_that_is_there_is_no_change():
+    index, keys = KeyIndex(), np.array([5, 7, 5])
+    slots, first = index.place_first(keys, keys)
+    assert (slots[0] == slots[2], first.tolist()) == (True, [True, True, False])
+    assert index.touched == 2
+    index.changes()
+    slots, first = index.place_first(np.array([7, 9]), np.array([7, 9]))
+    assert (first.tolist(), index.touched) == ([False, True], 1)
+    assert index.columns.high[slots].tolist() == [7, 9]

@@ -29,8 +29,7 @@ class DedupeInstance(ByKeyInstance):
         late = (times <= self._fired_until) & (times != NO_TIME)
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         batch = batch.filter(pa.array(~late))
-        slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
-        first = numbers == 0
+        slots, first = self._store.index.place_first(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         ends = np.maximum(batch[END].to_numpy(), NEVER + 1)
         self._store.index.schedule(slots[first], ends[first])
         self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))

@@ -20,6 +20,7 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
 from forebay.store import open_stores
 from forebay.store.aligned import SLICE
+from forebay.store.disk import LOCAL
 from forebay.store.extent_log import LEAST_COMPACTED
 from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
@@ -176,13 +177,17 @@ def _run(plan: WindowPlan, directory: Path, *, updating: bool) -> None:
 
 
 def _read_and_clear(directory: Path) -> None:
-    """Weigh many windows, read few of them, and let go of most, so that what is left is written again."""
+    """Weigh many windows, read few of them, let go of most, so that what is left is written again; another store follows."""
     store = UnalignedStore(directory, None, Options())
     times = np.arange(4 * LEAST_COMPACTED // 1000)
     rows = pa.record_batch({"words": ["word" * 250] * len(times), "numbers": times})
     slots = store.index.place_merging(times, times, times, times + 1)
     store.append(rows, slots)
-    store.commit()
+    other = UnalignedStore(directory, store.commit(), Options())
+    store.remove(slots[:1])
+    other.prepare()
+    other.catch_up(store.commit(), None, LOCAL)
+    other.close()
     store.bytes_of(slots)
     store.get(slots[::1000])
     store.remove(slots[: len(slots) * 9 // 10])

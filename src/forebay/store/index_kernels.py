@@ -330,6 +330,20 @@ def place_counting(c, directory, free, dirty, earliest, scalars, high, low, slot
         slots[row] = slot
 
 
+@in_place
+def place_first(c, directory, free, dirty, earliest, scalars, high, low, slots, first):
+    for row in range(len(low)):
+        if row % AHEAD == 0:
+            look_ahead(c, directory, free, scalars, low, row)
+        slot, place = key_head(c, directory, high[row], low[row])
+        first[row] = slot < 0
+        if slot < 0:
+            slot = opened(c, free, earliest, scalars, high[row], low[row], 0, 0, 0)
+            link_window(c, directory, scalars, place, np.int32(-1), slot, np.int32(-1))
+            touch(dirty, scalars, slot)
+        slots[row] = slot
+
+
 @compiled
 def find(c, directory, high, low):
     found = np.empty(0, np.int32)

@@ -153,6 +153,13 @@ class KeyIndex:
             kernels.place_counting(*self._state, high[part], low[part], slots[part], numbers[part])
         return slots, numbers
 
+    def place_first(self, high: Times, low: Times) -> tuple[Slots, npt.NDArray[np.bool_]]:
+        """The only window of each row's key, and whether the row has opened it; only those that are opened change."""
+        slots, first = np.empty(len(low), np.int32), np.empty(len(low), np.bool_)
+        for part in self._parts_of(len(low)):
+            kernels.place_first(*self._state, high[part], low[part], slots[part], first[part])
+        return slots, first
+
     # reading --------------------------------------------------------------------------------------------------------
 
     def neighbours_together(self, low: Times) -> Times:

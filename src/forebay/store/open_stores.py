@@ -7,9 +7,10 @@ process has gone on from reads the changes, and the rows that were read ahead of
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from forebay.store import filenames
 from forebay.store.archive import Archive
@@ -44,7 +45,7 @@ class Kept(Protocol):
 _open: dict[Path, Kept] = {}
 _sizes: dict[Path, int] = {}
 """Bytes of memory of each, when it was kept."""
-_chance = random.Random(0)
+_chance = np.random.default_rng(0)
 
 
 def take(
@@ -106,7 +107,7 @@ def keep(store: Kept) -> None:
     store.use(LOCAL)
     _open[store.directory], _sizes[store.directory] = store, store.memory_bytes
     while len(_open) > _MOST or (len(_open) > 1 and sum(_sizes.values()) > _bound(store.options)):
-        forget(_chance.choice(list(_open)))
+        forget(list(_open)[_chance.integers(len(_open))])
 
 
 def _bound(options: Options) -> int:
