@@ -145,6 +145,18 @@ class Disk:
 LOCAL = Disk()
 """The file systems of this machine."""
 
+
+class _Unsynced(Disk):
+    def sync(self, descriptor: int, path: Path) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+UNSYNCED = _Unsynced()
+"""The same, where nothing is made durable: for what no process after this one needs."""
+
 _HELD_BYTES = 16 << 20
 """So much of files that were put is held in memory."""
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from forebay.errors import InvalidArgument, StateDirectoryError
 from forebay.harness.access import PUT
 from forebay.harness.stores.connector import Changes, Connector
-from forebay.store.disk import Disk
+from forebay.store.disk import UNSYNCED
 from forebay.store.listing import AarStore, AurStore, RmwStore
 from forebay.store.options import Options
 
@@ -23,19 +23,6 @@ Window = tuple[int, int]
 Key = tuple[bytes, Window]
 
 _KEY = np.dtype([("family", "u1"), ("key", ">i8")])
-
-
-class _Unsynced(Disk):
-    """A disk on which nothing is made durable, as other stores of the harness have it."""
-
-    def sync(self, descriptor: int, path: Path) -> None:
-        """Leave it to the system."""
-
-    def sync_directory(self, path: Path) -> None:
-        """Leave it to the system."""
-
-
-_UNSYNCED = _Unsynced()
 
 
 def keys(batch: pa.RecordBatch) -> Sequence[Key]:
@@ -53,7 +40,7 @@ class ForebayRmw(Connector):
     errors = (OSError, StateDirectoryError)
 
     def __init__(self, directory: Path, memory: int) -> None:
-        self._store = RmwStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=_UNSYNCED)
+        self._store = RmwStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=UNSYNCED)
         self._table = table = self._store.table
         # What a table does already is called as it is: a call in between takes a twentieth of an access. For mypy a method
         # is no attribute that could be set.
@@ -100,7 +87,7 @@ class ForebayAur(Connector):
     errors = (OSError, StateDirectoryError)
 
     def __init__(self, directory: Path, memory: int) -> None:
-        self._store = AurStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=_UNSYNCED)
+        self._store = AurStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=UNSYNCED)
         self._table = self._store.table
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:
@@ -150,7 +137,7 @@ class ForebayAar(Connector):
     errors = (OSError, StateDirectoryError)
 
     def __init__(self, directory: Path, memory: int) -> None:
-        self._store = AarStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=_UNSYNCED)
+        self._store = AarStore(directory / "0", key=pa.binary(), value=pa.binary(), options=Options(memory), disk=UNSYNCED)
         self._read: dict[Window, dict[bytes, list[bytes]]] = {}
 
     def keys(self, batch: pa.RecordBatch) -> Sequence[Key]:

@@ -110,10 +110,11 @@ def batch_operator(plan: Shipped, place: Place, output: str) -> ArrowMap:
     def run_to_end(groups: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loaded = plan.load()
         from forebay.engine.open import open_instance
+        from forebay.store.disk import UNSYNCED
 
         with (
             place.scratch() as directory,
-            contextlib.closing(open_instance(loaded, directory, None, NEVER)) as instance,
+            contextlib.closing(open_instance(loaded, directory, None, NEVER, disk=UNSYNCED)) as instance,
         ):
             for group in groups:
                 for blob in group[PAYLOAD].drop_null():
