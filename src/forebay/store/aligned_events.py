@@ -64,21 +64,21 @@ class AlignedEvents:
     @property
     def slices(self) -> Times:
         """Starts of the pattern's slices that have events which some window needs that has not fired, ascending."""
-        return np.array(sorted(self._numbers), dtype=np.int64)
+        return np.array(list(self._numbers), dtype=np.int64)
 
     @property
     def _numbers(self) -> dict[int, list[int]]:
-        """By the pattern's slices, the slices of the event log that have events in them."""
+        """By the pattern's slices, ascending, the slices of the event log that have events in them."""
         changes, found = self._found
         if changes != self._events.changes:
+            needed = [each for each in self._events.slices if self.needs(each.last)]
+            times = np.array([(each.first, each.last) for each in needed], np.int64).reshape(-1, 2)
             found = {}
-            for each in self._events.slices:
-                if self.needs(each.last):
-                    own = self._windows.slice_starts(np.array([each.first, each.last]))
-                    starts = own[:1] if own[0] == own[1] else self._starts(each.number, each.events)
-                    for start in starts.tolist():
-                        if self.needs(start):
-                            found.setdefault(start, []).append(each.number)
+            for each, (first, last) in zip(needed, self._windows.slice_starts(times).tolist(), strict=True):
+                for start in [first] if first == last else self._starts(each.number, each.events).tolist():
+                    if self.needs(start):
+                        found.setdefault(start, []).append(each.number)
+            found = dict(sorted(found.items()))
             self._found = self._events.changes, found
         return found
 
@@ -127,7 +127,9 @@ class AlignedEvents:
         if slices:
             last = int(self._windows.last_window(np.array(slices[-1:]))[0])
             self._open_from = max(self._open_from, last + self._windows.slide)
-            self._found = (-1, {})
+            _, found = self._found
+            while found and not self.needs(first := next(iter(found))):
+                del found[first]
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Have these counters in the next version of the whole log; that version."""
