@@ -3,7 +3,7 @@
 import pytest
 
 from forebay.spark.driver import metrics
-from forebay.spark.driver.handed import Handed, Records
+from forebay.spark.driver.handed import KEPT, Handed, Records
 from forebay.spark.driver.openings import Opening
 from forebay.spark.driver.tally import KEPT_OPENINGS
 from forebay.spark.worker.vnodes import IDLE, partition_of, vnode_ids
@@ -101,3 +101,12 @@ def test_a_recovery_of_which_nobody_tells_is_not_waited_for(tell):
     records.add(Handed("recovery", {1: ("0", "2")}), opening(1))
     records.opened(9)
     assert (records.waiting, records.recent[0].seconds) == ([], {})
+
+
+def test_handovers_that_moved_something_are_counted_however_many_are_remembered():
+    records = Records()
+    for number in range(KEPT + 1):
+        records.add(Handed("move", {0: (str(number), "there")}))
+    records.add(Handed("recovery"))
+    records.add(Handed("move", {0: (None, "there")}, failed="it took too long"))
+    assert (records.done, len(records.recent)) == (KEPT + 1, KEPT)

@@ -432,7 +432,10 @@ def test_an_executor_is_warmed_though_the_rows_of_the_last_micro_batch_have_gone
 
 
 class Losing(Steering):
-    """A stand-in that has lost an executor, and loses another one while it is asked where the first one's partitions go."""
+    """A stand-in that loses an executor, and another one while it is asked where the first one's partitions go.
+
+    The first time it cannot say which ones there are.
+    """
 
     batch = 0
 
@@ -440,14 +443,22 @@ class Losing(Steering):
         self.there, self.gone = frozenset("123"), []
         self._query, self._closed, self._lock = SimpleNamespace(isActive=True), threading.Event(), threading.RLock()
         self._told_of_joined, self._wanted, self._disturbed, self._before = [], {}, set(), {}
+        self._asked = self._leaving = frozenset()
+        self._ask_again = 0.0
+        self._failures = iter([OSError("no answer")])
         self._executors = SimpleNamespace(
-            staying=lambda: {each.id: each for each in self.executors()},
+            staying=self.staying,
             leaving=lambda executors: frozenset(),
             alive=lambda: self.there,
         )
 
     def executors(self):
         return [Executor(each, f"host {each}", 1) for each in sorted(self.there)]
+
+    def staying(self):
+        for error in self._failures:
+            raise error
+        return {each.id: each for each in self.executors()}
 
     def _let_go(self, *known):
         pass

@@ -87,7 +87,9 @@ class Records:
     Attributes
     ----------
     recent : list of Handed
-        Those so far, oldest first.
+        The last ones, oldest first.
+    done : int
+        How many there were in all that moved something.
     waiting : list of tuple of Handed and Opening
         Those of which it is not known yet how long it took until partitions had their state.
     """
@@ -95,12 +97,14 @@ class Records:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.recent: list[Handed] = []
+        self.done = 0
         self.waiting: list[tuple[Handed, Opening]] = []
 
     def add(self, handed: Handed, opening: Opening | None = None) -> None:
         """Remember a handover, and log it; with an opening, how long that takes is added when it is over."""
         with self._lock:
             self.recent = [*self.recent, handed][-KEPT:]
+            self.done += handed.failed is None and bool(handed.moved)
             if opening is not None:
                 self.waiting = [*self.waiting, (handed, opening)]
         if handed.failed is not None:

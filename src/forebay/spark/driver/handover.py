@@ -252,7 +252,7 @@ class Handover:
         return {
             "replicaLagVersions": max((lag.versions for lag in lags), default=0),
             "replicaLagBytes": sum(lag.bytes for lag in lags),
-            "handovers": sum(handed.failed is None for handed in self._records.recent),
+            "handovers": self._records.done,
         }
 
     def status(self) -> dict[str, Any]:

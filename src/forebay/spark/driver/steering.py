@@ -33,6 +33,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -52,7 +53,8 @@ _log = logging.getLogger("forebay")
 
 _PACE = 0.05
 """Seconds between two looks at the executors and at the micro-batch."""
-
+_PACE_OF_EACH = 0.01
+"""Seconds for each executor between two looks for those that are about to leave: Spark is asked of each."""
 
 OnLost = Callable[[Executor, list[int]], Mapping[int, str] | None]
 """What is asked where the state partitions of a lost executor go: executors' ids, by state partition."""
@@ -86,6 +88,8 @@ class Steering:
         self._told_of_joined: list[OnJoined] = []
         self._before: dict[int, set[str | None]] = {}
         self._seen: tuple[frozenset[str], ...] = ()
+        self._asked = self._leaving = frozenset[str]()
+        self._ask_again = 0.0
         self._going: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
@@ -226,37 +230,28 @@ class Steering:
         return {partition: known[executor] for partition, executor in placement.items()}
 
     def _watch(self) -> None:
-        if self._watcher is None:
-            self._watcher = threading.Thread(target=self._look_after, name="forebay-steering", daemon=True)
-            self._watcher.start()
+        with self._lock:
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._look_after, name="forebay-steering", daemon=True)
+                self._watcher.start()
 
     def _look_after(self) -> None:
         """Look for lost executors, and tell the coordinator at the beginning of each micro-batch what is wanted.
 
         Executors tell it where they have loaded a partition, so what it was told during the micro-batch before may be gone.
         """
-        batch, present, failed = self.batch, self._executors.staying(), False
+        batch: int | None = None
+        present: Mapping[str, Executor] | None = None
+        failed = False
         while not self._closed.wait(_PACE):
             try:
                 if not self._query.isActive:
                     return
-                alive = self._executors.alive()
-                there = alive - self._executors.leaving(alive)
-                self._let_go(alive, there)
-                for gone in present.keys() - there:
-                    self._lost(replace(present[gone], leaving=gone in alive))
-                if present.keys() != there:
-                    known = present | {each.id: each for each in self.executors()}  # which may lack one that was there
-                    present = self._met({each: known[each] for each in there if each in known}, present)
+                if present is None:
+                    batch, present = self.batch, self._executors.staying()
+                present = self._noticed(present)
                 before, batch = batch, self.batch
-                with self._lock:
-                    if batch != before:
-                        self._disturbed.clear()
-                        self._report(self._wanted)
-                    else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
-                        self._report(self._disturbed)
-                if batch != before:
-                    self._before = self._where_others_are()
+                self._tell(begun=batch != before)
                 failed = False
             except Exception as error:  # whatever it is, the thread goes on: there is no other one
                 if SparkContext._active_spark_context is None:
@@ -264,6 +259,37 @@ class Steering:
                 if not failed:  # it is tried again, and said once
                     _log.warning("forebay could not look for lost executors: %s", error)
                 failed = True
+
+    def _noticed(self, present: Mapping[str, Executor]) -> Mapping[str, Executor]:
+        """Have it known which executors are lost, or have joined, since these were present; gives those that are now."""
+        alive = self._executors.alive()
+        there = alive - self._leaving_of(alive)
+        self._let_go(alive, there)
+        for gone in present.keys() - there:
+            self._lost(replace(present[gone], leaving=gone in alive))
+        if present.keys() == there:
+            return present
+        known = {**present, **{each.id: each for each in self.executors()}}  # which may lack one that was there
+        return self._met({each: known[each] for each in there if each in known}, present)
+
+    def _tell(self, *, begun: bool) -> None:
+        """Tell the coordinator what is wanted; all of it if a micro-batch has begun."""
+        with self._lock:
+            if begun:
+                self._disturbed.clear()
+                self._report(self._wanted)
+            else:  # a task that Spark has sent anywhere must not decide where the next attempt at its stage runs
+                self._report(self._disturbed)
+        if begun:
+            self._before = self._where_others_are()
+
+    def _leaving_of(self, alive: frozenset[str]) -> frozenset[str]:
+        """Those that are about to leave, of the executors that are alive."""
+        now = time.monotonic()
+        if alive != self._asked or now >= self._ask_again:
+            self._asked, self._ask_again = alive, now + _PACE_OF_EACH * len(alive)
+            self._leaving = self._executors.leaving(alive)
+        return self._leaving
 
     def _met(self, executors: dict[str, Executor], before: Mapping[str, Executor]) -> dict[str, Executor]:
         """Tell of executors that were not there before; gives all."""
