@@ -33,9 +33,9 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan
-from forebay.store.aligned import SLICE
 from forebay.store.filenames import Version
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.windows import END, START, TIME, AlignedWindows, SessionWindows, SharedWindows, bound_of
 from shared import DELAY, MINUTE, ROOT, Asked, Size, asked, generate
 from shared_references import STORES, References

@@ -15,8 +15,8 @@ from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker.combining import combiner_of
 from forebay.spark.worker.pack import ends
 from forebay.store import open_stores
-from forebay.store.aligned import SLICE
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.windows import TIME, AlignedWindows, CustomWindows, Firing, SessionWindows
 
 GAP = 25

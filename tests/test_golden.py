@@ -22,9 +22,9 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan, in_common
 from forebay.engine.window_join import WindowJoin
 from forebay.store import filenames, index_log, open_stores
-from forebay.store.aligned import SLICE
 from forebay.store.manifest import FORMAT, FORMAT_OF_PARTS, FORMAT_OF_PICTURES
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.windows import (
     END,
     HIGH,

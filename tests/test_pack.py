@@ -15,7 +15,7 @@ from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker import blobs
 from forebay.spark.worker.pack import CHUNK_ROWS, Packed, pack
 from forebay.spark.worker.vnodes import vnode_ids
-from forebay.store.aligned import SLICE
+from forebay.store.partitions import SLICE
 from forebay.windows import END, HIGH, LOW, START, TIME, AlignedWindows, GlobalWindow, SessionWindows
 
 COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())

@@ -18,8 +18,8 @@ from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.portions import PORTION_BYTES
 from forebay.engine.results import conforming, results
 from forebay.engine.window_join import WindowJoin
-from forebay.store.aligned import SLICE
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, CountWindows, Intervals, Lives, Preceding
 
 RESULTS, LENGTH = 3_000, 1 << 15

@@ -24,13 +24,13 @@ from forebay.state.places import Root
 from forebay.store import events as events_module
 from forebay.store import manifest as manifests
 from forebay.store import open_stores
-from forebay.store.aligned import SLICE
 from forebay.store.archive import MountedArchive
 from forebay.store.events import EventLog
 from forebay.store.extent_log import ExtentLog
 from forebay.store.key_index import KeyIndex
 from forebay.store.manifest import INDEXES, Counters
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.store.references import ReferenceStore
 from forebay.store.segment_reader import SegmentReader
 from forebay.windows import (

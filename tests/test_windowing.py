@@ -15,8 +15,8 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.aligned import AlignedInstance
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.results import partial_batch
-from forebay.store.aligned import SLICE
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.windows import AlignedWindows
 
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])

@@ -17,12 +17,13 @@ from forebay.engine.observer import ARRIVAL, Observer
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, partial_batch, results, window_column
 from forebay.engine.stored_form import StoredForm
-from forebay.store.aligned import SLICE, AlignedStore, SliceStore
+from forebay.store.aligned import AlignedStore, SliceStore
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
 from forebay.store.metrics import Metrics
+from forebay.store.partitions import SLICE
 from forebay.store.rmw import open_rmw
 from forebay.windows import AlignedWindows, Times
 

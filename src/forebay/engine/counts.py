@@ -16,8 +16,8 @@ from forebay.engine.framed import framed
 from forebay.engine.plan import END_OF_TIME, WindowPlan
 from forebay.engine.results import WINDOW, assemble
 from forebay.store import predictors
-from forebay.store.aligned import SLICE
 from forebay.store.key_index import Slots
+from forebay.store.partitions import SLICE
 from forebay.store.unaligned import SLOT
 from forebay.windows import HIGH, LOW, CountWindows
 

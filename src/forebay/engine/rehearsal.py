@@ -19,10 +19,10 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin
 from forebay.store import open_stores
-from forebay.store.aligned import SLICE
 from forebay.store.disk import LOCAL
 from forebay.store.extent_log import LEAST_COMPACTED
 from forebay.store.options import Options
+from forebay.store.partitions import SLICE
 from forebay.store.unaligned import UnalignedStore
 from forebay.windows import (
     END,

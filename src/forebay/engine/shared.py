@@ -23,7 +23,6 @@ from forebay.engine.observer import Observer
 from forebay.engine.plan import NEVER, Member, WindowPlan, before_keys
 from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.store import open_stores
-from forebay.store.aligned import SLICE
 from forebay.store.aligned_events import AlignedEvents
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
@@ -32,6 +31,7 @@ from forebay.store.filenames import Version
 from forebay.store.identity import identities
 from forebay.store.manifest import Counters
 from forebay.store.metrics import Metrics
+from forebay.store.partitions import SLICE
 from forebay.store.references import ReferenceStore
 from forebay.windows import (
     END,

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.plan import WindowPlan
-from forebay.store.aligned import SLICE
 from forebay.store.key_index import Slots
+from forebay.store.partitions import SLICE
 from forebay.store.unaligned import SLOT
 from forebay.windows import HIGH, LOW, AlignedWindows
 

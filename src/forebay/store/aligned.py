@@ -19,11 +19,9 @@ from forebay.store.form import Form
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
+from forebay.store.partitions import partitions_of
 from forebay.store.segment import SEGMENT_BYTES, Extent
 from forebay.windows import Times
-
-SLICE = "slice"
-"""The column that holds the start of a row's slice, in microseconds, wherever rows of several slices are together."""
 
 LOAD_FACTOR = 4
 """Memory that grouping a loaded partition takes, as a multiple of its size on disk."""
@@ -147,8 +145,8 @@ class AlignedStore:
 
         Rows of one key are in one partition, in order of arrival within each slice.
         """
-        batches = [(start, batch) for start in slices for batch in self.rows(start)]
-        yield from partitions_of(batches, self._keys, -(-self.bytes_of(slices) // self.window_bytes))
+        batches = ((start, batch) for start in slices for batch in self.rows(start))
+        yield from partitions_of(batches, self._keys, self.bytes_of(slices), self.window_bytes, self.directory)
 
     def bytes_of(self, slices: Iterable[int]) -> int:
         """Size of the rows of some slices, on disk and in the write buffer."""
@@ -222,31 +220,3 @@ class AlignedStore:
         self._touched.update(self._buffer)
         self._buffer.clear()
         self._buffered_bytes = 0
-
-
-def partitions_of(
-    batches: Sequence[tuple[int, pa.RecordBatch]], keys: Sequence[str], partitions: int
-) -> Iterator[pl.DataFrame]:
-    """Rows of slices with a `SLICE` column, as so many frames that have no key in common; one if there are no keys."""
-    if partitions <= 1 or not keys:
-        yield from _together(batches)
-        return
-    which = pl.struct(list(keys)).hash() % partitions
-    places = [
-        pl.DataFrame(batch).select(which).to_series().to_numpy().astype(np.min_scalar_type(partitions))
-        for _, batch in batches
-    ]
-    for partition in range(partitions):
-        yield from _together(
-            (start, batch.filter(pa.array(place == partition)))
-            for (start, batch), place in zip(batches, places, strict=True)
-        )
-
-
-def _together(batches: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[pl.DataFrame]:
-    """Rows of slices as one frame with their slices, or nothing when there are none."""
-    filled = [(start, batch) for start, batch in batches if batch.num_rows]
-    if filled:
-        starts = np.array([start for start, _ in filled], dtype=np.int64)
-        slices = np.repeat(starts, [batch.num_rows for _, batch in filled])
-        yield pl.DataFrame(pa.Table.from_batches([batch for _, batch in filled]).append_column(SLICE, pa.array(slices)))

@@ -8,13 +8,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from forebay.store.aligned import LOAD_FACTOR, partitions_of
+from forebay.store.aligned import LOAD_FACTOR
 from forebay.store.events import EventLog
 from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
+from forebay.store.partitions import partitions_of
 from forebay.windows import TIME, AlignedWindows, Times
 
 
@@ -99,9 +100,11 @@ class AlignedEvents:
 
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
         """The events of some slices, as `forebay.store.aligned.AlignedStore.get_window` gives rows."""
-        batches = [(start, batch) for start in slices for batch in self._rows(start)]
-        self._counts.reads += sum(batch.num_rows for _, batch in batches)
-        yield from partitions_of(batches, self._keys, -(-self.bytes_of(slices) // self.window_bytes))
+        batches = ((start, batch) for start in slices for batch in self._rows(start))
+        directory = self._events.directory
+        for part in partitions_of(batches, self._keys, self.bytes_of(slices), self.window_bytes, directory):
+            self._counts.reads += part.height
+            yield part
 
     def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
         length = self._windows.slice_length

@@ -116,7 +116,7 @@ class EventLog:
         options: Options,
         form: Form | None = None,
     ) -> None:
-        self._directory, self._slicing, self._options, self._form = directory, slicing, options, form
+        self.directory, self._slicing, self._options, self._form = directory, slicing, options, form
         self._lasts: dict[int, dict[Extent, int]] = {}
         self.changes = 0
         self.follow(log)
@@ -124,7 +124,7 @@ class EventLog:
     def follow(self, log: ExtentLog) -> None:
         """Become what a log has, of a later version, too, which another process has made."""
         self._log, self._part = log, log.part(EVENTS)
-        self._store = AlignedStore(self._directory, None, [], self._options, form=self._form, log=self._part)
+        self._store = AlignedStore(self.directory, None, [], self._options, form=self._form, log=self._part)
         self._written: list[tuple[Any, ...]] = []
         for batch in log.read(INDEXES):
             texts = batch["columns"].to_pylist() if "columns" in batch.schema.names else [""] * batch.num_rows

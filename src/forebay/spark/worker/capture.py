@@ -12,7 +12,7 @@ import pyarrow as pa
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
 from forebay.spark.worker import blobs, startup, task
-from forebay.store.aligned import SLICE
+from forebay.store.partitions import SLICE
 
 
 class Recording:

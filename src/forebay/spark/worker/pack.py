@@ -24,7 +24,7 @@ from forebay.engine.plan import NO_TIME, WindowPlan
 from forebay.engine.window_join import AWAITED, WindowJoin
 from forebay.spark.worker.blobs import BlobWriter
 from forebay.spark.worker.combining import combiner_of
-from forebay.store.aligned import SLICE
+from forebay.store.partitions import SLICE
 from forebay.windows import (
     END,
     HIGH,

@@ -1,0 +1,130 @@
+"""Rows of a window that is too large to load at once, as partitions that have no key in common."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from forebay.store.disk import LOCAL, reported
+
+SLICE = "slice"
+"""The column that holds the start of a row's slice, in microseconds, wherever rows of several slices are together."""
+
+Sliced = Iterable[tuple[int, pa.RecordBatch]]
+"""Rows with the start of their slice."""
+
+
+def partitions_of(batches: Sliced, keys: Sequence[str], size: int, room: int, directory: Path) -> Iterator[pl.DataFrame]:
+    """Rows of slices with a `SLICE` column, as frames of about ``room`` bytes that have no key in common.
+
+    Those of a key are in the order in which they are given. Rows that are too many are read once, and written by partition
+    to a file without a name, which is read partition by partition: the window may be larger than all memory.
+
+    Parameters
+    ----------
+    batches : iterable of tuple of int and pyarrow.RecordBatch
+        The rows.
+    keys : sequence of str
+        The columns that are keys. Without one there is one partition.
+    size : int
+        Bytes of all rows, about.
+    room : int
+        Bytes that can be loaded and grouped within the memory budget.
+    directory : Path
+        Where there is room on disk.
+
+    Raises
+    ------
+    StateDirectoryError
+        The directory cannot be written to.
+
+    Examples
+    --------
+    >>> rows = pa.record_batch({"user": ["ann", "bob", "ann"], "price": [3, 4, 1]})
+    >>> parts = partitions_of([(0, rows)], ["user"], 100, 50, Path(tempfile.mkdtemp()))
+    >>> sorted(part.rows() for part in parts)
+    [[('ann', 3, 0), ('ann', 1, 0)], [('bob', 4, 0)]]
+    """
+    partitions = -(-size // room)
+    if partitions <= 1 or not keys:
+        yield from _frame(with_slice for with_slice in map(_with_slice, batches) if with_slice.num_rows)
+        return
+    with _file(directory) as path:
+        pieces = _in_order(_pieces(map(_with_slice, batches), room // 2), keys, partitions)
+        bounds = _write(path, pieces, directory)
+        with pa.memory_map(path) as source:
+            reader = pa.ipc.open_file(source)
+            written = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            for begins, ends in itertools.pairwise(np.transpose(bounds).tolist()):
+                cuts = zip(written, begins, ends, strict=True)
+                yield from _frame(piece.slice(begin, end - begin) for piece, begin, end in cuts if end > begin)
+
+
+def _with_slice(rows: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
+    start, batch = rows
+    return batch.append_column(SLICE, pa.array(np.full(batch.num_rows, start, np.int64)))
+
+
+def _frame(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
+    """Batches as one frame, or nothing when there are none."""
+    filled = list(batches)
+    if filled:
+        yield pl.DataFrame(pa.Table.from_batches(filled))
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], room: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about so many bytes, so that a partition's rows of each lie on few pages."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if waiting and size + batch.nbytes > room:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
+        size += batch.nbytes
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def _in_order(
+    pieces: Iterable[pa.RecordBatch], keys: Sequence[str], partitions: int
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+    """Pieces with their rows in order of partitions, and where these begin in each, with the end of the last one."""
+    which = pl.struct(list(keys)).hash() % partitions
+    for piece in pieces:
+        places = pl.DataFrame(piece.select(list(keys))).select(which).to_series().to_numpy()
+        places = places.astype(np.min_scalar_type(partitions))  # for which numpy has a sort in linear time
+        order = np.argsort(places, kind="stable")
+        yield piece.take(pa.array(order)), np.searchsorted(places[order], np.arange(partitions + 1))
+
+
+def _write(
+    path: str, pieces: Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]], directory: Path
+) -> list[npt.NDArray[np.int64]]:
+    """Write pieces to a file; gives what comes with each."""
+    first = next(pieces)
+    bounds = []
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, first[0].schema) as writer:
+        for piece, begins in itertools.chain([first], pieces):
+            with reported("write rows of a large window to a file in", directory):
+                writer.write_batch(piece)
+            bounds.append(begins)
+    return bounds
+
+
+@contextlib.contextmanager
+def _file(directory: Path) -> Iterator[str]:
+    """The path of a private file without a name in a directory: it is gone when the process is."""
+    LOCAL.make_directory(directory)
+    with reported("create a file in", directory):
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # what reads from it is not to be reported as this
+    with file:
+        yield f"/proc/self/fd/{file.fileno()}"
