@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import math
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -252,6 +254,18 @@ def _millis(text: str | None) -> int:
 
 
 EXACT = ("median", "percentile", "quartiles", "min", "max", "mode")
+
+
+@contextlib.contextmanager
+def confs(spark: SparkSession, **settings: object) -> Iterator[None]:
+    """Settings of forebay that a session has for a while."""
+    for name, value in settings.items():
+        spark.conf.set(f"spark.forebay.{name}", str(value))
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.forebay.{name}")
 
 
 def assert_same(found: DataFrame, expected: DataFrame, keys: int) -> int:

@@ -1,12 +1,11 @@
 """State that is safe elsewhere than where stores work: the working directory may go at any time."""
 
-import contextlib
 import os
 import shutil
 
 import pytest
 from pyspark.sql import functions as F
-from streams import assert_same, generate, oracle
+from streams import assert_same, confs, generate, oracle
 from test_recovery import WINDOW, counts, failure, push_watermark, run
 
 import forebay as fb
@@ -18,17 +17,6 @@ AGGREGATES = [fb.count("*").alias("n"), fb.median("x")]
 @pytest.fixture
 def stream(spark, tmp_path):
     return generate(spark, tmp_path, keys=8, rows=150)
-
-
-@contextlib.contextmanager
-def confs(spark, **settings):
-    for name, value in settings.items():
-        spark.conf.set(f"spark.forebay.{name}", str(value))
-    try:
-        yield
-    finally:
-        for name in settings:
-            spark.conf.unset(f"spark.forebay.{name}")
 
 
 @pytest.mark.parametrize("place", ["checkpoint", pytest.param("S3", marks=pytest.mark.slow)])

@@ -32,7 +32,7 @@ from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
 from forebay.spark.driver.plans import count, redefined
 from forebay.spark.driver.policies import Policies
-from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
+from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, QUERY, REFUSED, RUN
 from forebay.spark.worker.clock import Clock
 from forebay.state import layout as layouts
 from forebay.state.layout import JOIN, VNODES, Layout
@@ -97,6 +97,8 @@ class _Listener(StreamingQueryListener):
         conf = execution.sparkSessionForStream().conf()
         conf.set(CHECKPOINT, location)
         conf.set(OUTPUT_MODE, mode)
+        conf.set(QUERY, str(query.id))
+        conf.set(RUN, str(query.runId))
         conf.unset(REFUSED)
         if count(plan) > 1:
             conf.set(_REUSE, "false")

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import WindowPlan
-from forebay.spark.worker import blobs, startup, task
+from forebay.spark.worker import blobs, task
 from forebay.store.partitions import SLICE
 
 
@@ -34,8 +34,7 @@ class Recording:
 
         assert plan.capture is not None
         self.observer = Recorder(plan)
-        query = startup.local_property("sql.streaming.queryId")
-        self._directory = Path(plan.capture.directory) / f"{query}-{layout}"
+        self._directory = Path(plan.capture.directory) / f"{task.query()}-{layout}"
         self._about = About(plan.capture.operator, batch, vnode, time.time_ns() // 1000, task.number())
 
     @classmethod

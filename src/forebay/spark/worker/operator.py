@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
-from forebay.spark.worker import blobs, startup, task
+from forebay.spark.worker import blobs, task
 from forebay.spark.worker.clock import Clock, Silence, clock_of
 from forebay.spark.worker.emitted import as_columns
 from forebay.spark.worker.stages import PAYLOAD
@@ -86,7 +86,7 @@ class WindowOperator:
         self._root, self._updating = task.state_root(work.place), task.updating()
         self._layout = task.stored(work.layout, self._root)
         self._directories = list(task.directories(self._layout))
-        self._batch = int(startup.local_property("streaming.sql.batchId") or 0)
+        self._batch = task.batch() or 0  # while an executor is warmed there is none
         self._disk: Disk = Together() if self._root.archive is None else LOCAL  # what an archive has is durable there
         self._last: tuple[tuple[int, str, int], dict[str, float]] | None = None
 
@@ -115,7 +115,7 @@ class WindowOperator:
         self._report(*where, {**done, "commitTimeMs": done["commitTimeMs"] + 1000 * (perf_counter() - begun)})
 
     def _report(self, batch: int, operator: str, vnode: int, metrics: dict[str, float]) -> None:
-        self._reporter.add({(str(startup.local_property("sql.streaming.queryId")), batch, operator, vnode): metrics})
+        self._reporter.add({(task.query(), batch, operator, vnode): metrics})
 
     def _run(
         self, vnode: int, rows: Iterator[pd.DataFrame], timer_values: TimerValues, expired: int | None

@@ -61,9 +61,8 @@ def packer(
         modes: dict[str, Any] = {"updating": updating, "hashed": hashed, "spread": spread, "fired_until": fired_until}
         for vnode, blob in pack(batches, loaded, vnodes, **modes, task=task.number(), packed=done):
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
-        batch = startup.local_property("streaming.sql.batchId")  # not there while an executor is warmed
-        if reporter is not None and done.rows and batch:
-            _report(reporter, stored, int(batch), done)
+        if reporter is not None and done.rows and (batch := task.batch()) is not None:
+            _report(reporter, stored, batch, done)
 
     return pack_batches
 
@@ -74,9 +73,9 @@ def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
         return NEVER
     if not isinstance(plan.windows, SessionWindows):
         return None  # nobody asks
-    batch = startup.local_property("streaming.sql.batchId")
     try:
-        watermark = task.watermark(int(batch) - 1) if batch else None
+        batch = task.batch()
+        watermark = None if batch is None else task.watermark(batch - 1)
     except UnsupportedConfiguration:  # the offset log cannot be read
         return None
     return NEVER if watermark is None else watermark * 1000
@@ -85,10 +84,9 @@ def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
 def _report(reporter: Accumulator[Any], layout: Layout, batch: int, done: Packed) -> None:
     """Tell the driver what a task has packed, as the work of a virtual node that there is not."""
     operator = next(iter(task.directories(layout)), layout_id(layout))
-    query = startup.local_property("sql.streaming.queryId")
     told: dict[str, Any] = {"packedRows": done.rows, "packedOut": done.out, "combinedRows": done.combined}
     told |= {"hottestKeyRows": done.hottest, HOT_KEYS: dict(done.hot)}
-    reporter.add({(str(query), batch, operator, PACKING - task.number()): told})
+    reporter.add({(task.query(), batch, operator, PACKING - task.number()): told})
 
 
 def buffer(plan: Shipped) -> ArrowMap:
@@ -145,8 +143,8 @@ def only_late(plan: Shipped, names: list[str], column: str) -> ArrowMap:
     """The rows of a stream that come too late for a plan, as structs of their columns and by how much."""
 
     def filtered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batch = startup.local_property("streaming.sql.batchId")
-        fired_until = task.watermark(int(batch) - 1) if batch else None
+        batch = task.batch()
+        fired_until = None if batch is None else task.watermark(batch - 1)
         if fired_until is None:
             return
         loaded = plan.load()

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 
 from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, REFUSED
+from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, QUERY, REFUSED, RUN
 from forebay.spark.worker import startup
 from forebay.spark.worker.vnodes import vnodes_of
 from forebay.state import layout as layouts
@@ -37,7 +37,35 @@ def state_root(place: Place) -> Root:
             "spark.sql.debug.maxToStringFields is so small that Spark's plans do not show its operators. Start it from its "
             "own session, or raise that setting."
         )
-    return place.root_of_task(checkpoint, str(startup.local_property("sql.streaming.queryId")))
+    return place.root_of_task(checkpoint, query())
+
+
+def query() -> str:
+    """In a task: the id of its query."""
+    return str(startup.local_property(QUERY))
+
+
+def batch() -> int | None:
+    """In a task: the number of its micro-batch; None while an executor is warmed.
+
+    Spark tells it by a property of the thread that runs the query. Where ``foreachBatch`` has threads of its own evaluate
+    the micro-batch, it is the last one in Spark's offset log: the next one is written there when this one has ended.
+    """
+    told = startup.local_property("streaming.sql.batchId")
+    if told is not None:
+        return int(told)
+    location = startup.local_property(CHECKPOINT)
+    if location is None or startup.local_property("sql.streaming.queryId") is not None:
+        return None
+    try:
+        return max(int(name) for name in archive_at(location).within("offsets").names() if name.isdecimal())
+    except (ForebayError, OSError, ValueError) as error:
+        raise UnsupportedConfiguration(
+            "foreachBatch evaluates a micro-batch in a thread to which Spark does not tell its number, and Spark's offset "
+            f"log in {location} cannot be read: {error}. Start the thread with pyspark.InheritableThread, or its function "
+            "as pyspark.inheritable_thread_target gives it; or use a checkpoint location that is mounted or that pyarrow.fs "
+            "can reach."
+        ) from error
 
 
 def stored(layout: Layout, root: Root) -> Layout:
@@ -86,7 +114,7 @@ def watermark(batch: int) -> int | None:
     """
     if batch < 0:
         return None
-    run = startup.local_property("spark.jobGroup.id")  # the worker may live on to see other batches of that number
+    run = startup.local_property(RUN)  # the worker may live on to see other batches of that number
     return _logged_watermark(run, str(startup.local_property(CHECKPOINT)), batch)
 
 
