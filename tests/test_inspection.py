@@ -1,5 +1,6 @@
 """State at rest is read as it is: all of it when it is verified, and what Spark has committed when it is shown."""
 
+import json
 import os
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli.app import app
-from forebay.errors import InvalidArgument, StateDirectoryError
+from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
 from forebay.state import inspection
+from forebay.state import layout as layouts
 from forebay.state.layout import Location
 from forebay.state.places import Root
 from forebay.store import extent_log, window_extents
@@ -92,7 +94,7 @@ def test_what_spark_has_not_committed_is_not_shown(tmp_path):
     for batch in range(3):
         put(store, np.arange(10) + 10 * batch)
         store.commit(batch=batch)
-    for committed, rows in ((-1, 30), (1, 20), (2, 30)):
+    for committed, rows in ((None, 30), (-1, 0), (1, 20), (2, 30)):
         (operator,) = inspection.operators(Root(tmp_path), committed)
         assert sum(batch.num_rows for batch in operator.read()) == rows
     (operator,) = inspection.operators(Root(tmp_path), 1)
@@ -170,3 +172,21 @@ def test_an_attempt_that_has_stalled_at_the_first_micro_batch_is_not_shown(tmp_p
     os.utime(late, (late.stat().st_mtime + 60,) * 2)
     (operator,) = inspection.operators(Root(tmp_path))
     assert sum(batch.num_rows for batch in operator.read()) == 30
+
+
+def test_a_later_layout_that_is_not_as_it_was_written_is_found(tmp_path):
+    root, name = Root(tmp_path), Location.new(Root(tmp_path), 0, LAYOUT).layout
+    layouts.record(root, name, layouts.history(root, name), {**LAYOUT, "aggregates": {"m": {}, "n": {}}}, since=3)
+    assert [sorted(each["aggregates"]) for each in layouts.history(root, name)] == [["m"], ["m", "n"]]
+    (path,) = tmp_path.rglob("layout-0001.json")
+    whole = path.read_text()
+    for before, after in (('"n"', '"o"'), ('"since": 3', '"since": 4'), ('"aggregates"', '"aggregatds"'), ("{", "[")):
+        path.write_text(whole.replace(before, after))
+        with pytest.raises(CorruptState, match=r"layout-0001\.json in .* cannot be read"):
+            layouts.history(root, name)
+
+
+def test_a_layout_of_an_earlier_release_has_nothing_to_compare_with(tmp_path):
+    root, name = Root(tmp_path), Location.new(Root(tmp_path), 0, LAYOUT).layout
+    root.safe.write(f"{name}/layout-0001.json", json.dumps({**LAYOUT, "since": 3}).encode())
+    assert layouts.settled_history(root, name, 3) == [LAYOUT, LAYOUT]

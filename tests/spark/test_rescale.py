@@ -20,6 +20,7 @@ from test_recovery import flipped, push_watermark, run
 import forebay as fb
 from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration, VersionNotFound
 from forebay.spark.driver import checkpoint_lock
+from forebay.spark.driver.rescale import missing
 
 DELAY = "10 minutes"
 
@@ -195,7 +196,10 @@ def test_what_is_refused(spark, stream, tmp_path):
         with pytest.raises(InvalidArgument, match=f"partitions is '?{number}'?"):
             fb.rescale(str(checkpoint), number)
     manifest = max((checkpoint / "forebay").rglob("*.manifest"), key=lambda path: path.name)
+    assert list(missing(str(checkpoint))) == []
     manifest.rename(tmp_path / "elsewhere")
+    (message,) = missing(str(checkpoint))
+    assert "both are one unit" in message
     with pytest.raises(VersionNotFound, match="both are one unit"):
         fb.rescale(str(checkpoint), 4)
     manifest.write_bytes(flipped((tmp_path / "elsewhere").read_bytes(), b""))

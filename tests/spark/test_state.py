@@ -1,6 +1,7 @@
 """State looked at from outside: the command line and the data source."""
 
 import csv
+import shutil
 
 import polars as pl
 import pytest
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import forebay as fb
 from forebay.cli.app import app
-from forebay.errors import InvalidArgument
+from forebay.errors import CorruptState, InvalidArgument
 from forebay.state.inspection import opened, verify
 
 
@@ -105,6 +106,37 @@ def test_damage_is_found(checkpoint):
         assert damaged.name in shell("verify", path, status=1).replace("\n", "")
         damaged.write_bytes(whole)
     shell("verify", path)
+
+
+def test_an_older_version_does_not_stand_in_for_one_that_is_damaged(checkpoint):
+    path, _ = checkpoint
+    damaged = max(path.rglob("forebay/*/*/*.manifest"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100])
+    try:
+        for command in ("list", "show", "read"):
+            with pytest.raises(CorruptState, match=damaged.name):
+                CliRunner().invoke(app, ["state", command, str(path)], catch_exceptions=False)
+    finally:
+        damaged.write_bytes(whole)
+
+
+def test_what_spark_has_not_committed_is_not_shown_whatever_the_checkpoint_is_called(checkpoint, tmp_path):
+    path, _ = checkpoint
+    for name in ("forebay", "other"):
+        copy = shutil.copytree(path, tmp_path / name)
+        commits = sorted((int(each.name), each) for each in (copy / "commits").iterdir() if each.name.isdecimal())
+        with opened(str(copy)) as (operator,):
+            newest = operator.chosen()
+        for _, each in commits[1:]:
+            each.unlink()
+        with opened(str(copy)) as (operator,):
+            assert operator.committed == 0
+            assert operator.chosen() != newest
+        commits[0][1].unlink()
+        for place in (copy, copy / "forebay"):
+            with opened(str(place)) as (operator,):
+                assert operator.chosen() == []
 
 
 @pytest.mark.thorough

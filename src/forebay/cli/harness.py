@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -66,7 +67,7 @@ def generate(
             interrupted = True
     seconds = time.perf_counter() - begin
     _report_made(described, driver, counted)
-    console.print(f"{counted.total / seconds:,.0f} accesses/s, in {out}")
+    console.print(f"{counted.total / seconds:,.0f} accesses/s, in {escape(str(out))}", soft_wrap=True)
     if interrupted:
         raise SystemExit(INTERRUPTED)
 
@@ -158,7 +159,7 @@ def ycsb(
                 write(out, progress.through(counted.through(described.run())))
             except KeyboardInterrupt:
                 interrupted = True
-        console.print(f"{counted.total:,} accesses in {out}")
+        console.print(f"{counted.total:,} accesses in {escape(str(out))}", soft_wrap=True)
         if interrupted:
             raise SystemExit(INTERRUPTED)
         return

@@ -102,7 +102,7 @@ def compare(
         given_in = {"batches": f"{rows:,} accesses"} if rows else {}
         store_report(comparison, facts() | given_in, total, concurrent).write(out)
     _show(comparison)
-    console.print(f"{len(comparison.rows):,} runs; the report is {out / 'report.html'}", soft_wrap=True)
+    console.print(f"{len(comparison.rows):,} runs; the report is {escape(str(out / 'report.html'))}", soft_wrap=True)
     if comparison.interrupted:
         raise SystemExit(INTERRUPTED)
 

@@ -80,7 +80,7 @@ def analyse(
     for path, each in zip(trace[1:], described[1:], strict=False):
         _show_likeness(read_trace(trace[0], vnode), read_trace(path, vnode), f"{each.name} and {described[0].name}")
     if out is not None:
-        console.print(f"the report is {out / 'report.html'}", soft_wrap=True)
+        console.print(f"the report is {escape(str(out / 'report.html'))}", soft_wrap=True)
     if interrupted:
         raise SystemExit(INTERRUPTED)
 
@@ -139,7 +139,7 @@ def sweep(
             notes.append(f"Ended from the keyboard after {len(described)} of {len(experiments)} settings.")
         trace_report(described, facts(), notes).write(out)
     _show_sweep(described)
-    console.print(f"the report is {out / 'report.html'}", soft_wrap=True)
+    console.print(f"the report is {escape(str(out / 'report.html'))}", soft_wrap=True)
     if interrupted:
         raise SystemExit(INTERRUPTED)
 

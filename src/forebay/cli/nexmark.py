@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -56,7 +57,10 @@ def generate(
         batch = generator.generate(config, begin, min(begin + most, total))
         pq.write_table(pa.Table.from_batches([batch]), out / f"{file:05}.parquet")
         rows += batch.num_rows
-    console.print(f"{rows:,} rows of {total:,} events, {total / config.rate:,.0f} s of event time, in {out}")
+    console.print(
+        f"{rows:,} rows of {total:,} events, {total / config.rate:,.0f} s of event time, in {escape(str(out))}",
+        soft_wrap=True,
+    )
 
 
 @nexmark.command()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 state = typer.Typer(no_args_is_help=True, help="What the state of a query holds. Only `rescale` changes anything.")
 
 Location = Annotated[str, typer.Argument(help="The checkpoint location of a query, or its state directory: a path or URL.")]
+Checkpoint = Annotated[str, typer.Argument(help="The checkpoint location of a stopped query.")]
+StateDirectory = Annotated[str | None, typer.Option(help="spark.forebay.stateDirectory, if the query has it.")]
 Id = Annotated[str | None, typer.Option("--operator", help="The operator, as `list` names it, if there are several.")]
 Batch = Annotated[
     int | None, typer.Option(help="The micro-batch after which state is shown; the newest unless given.", min=0)
@@ -44,7 +46,7 @@ def list_(location: Location) -> None:
             for instance in operator.instances:
                 newest = instance.at()
                 if newest is None:
-                    table.add_row(str(instance.vnode), str(len(instance.versions)), "none of them can be read")
+                    table.add_row(str(instance.vnode), str(len(instance.versions)), "none that Spark has committed")
                     continue
                 table.add_row(
                     str(instance.vnode),
@@ -108,7 +110,10 @@ def export(
 
 @state.command()
 def verify(location: Location) -> None:
-    """Read every version that is kept, whole, and report damage; the exit status is 1 if there is any."""
+    """Read every version that is kept, whole, and report damage; the exit status is 1 if there is any.
+
+    Files do not tell which versions there must be. Spark's state does, see `forebay state tokens`.
+    """
     from forebay.state import inspection
 
     damage = 0
@@ -123,13 +128,35 @@ def verify(location: Location) -> None:
         raise typer.Exit(1)
 
 
+@state.command()
+def tokens(checkpoint: Checkpoint, state_directory: StateDirectory = None) -> None:
+    """Look whether the versions are there that Spark's state names in its tokens; the exit status is 1 if one is not.
+
+    Spark is started for that, with its own configuration. Only the manifests of the versions are read; `verify` reads all.
+    """
+    from forebay.spark.driver import rescale
+
+    with console.status("starting Spark"):
+        spark = rescale.session(state_directory)
+    try:
+        with console.status("reading Spark's state"):
+            missing = list(rescale.missing(checkpoint))
+    finally:
+        spark.stop()
+    for message in missing:
+        console.print(f"[red]missing[/] {escape(message)}")
+    if missing:
+        raise typer.Exit(1)
+    console.print(f"all versions that {escape(checkpoint)} names are there")
+
+
 @state.command("rescale")
 def rescale_(
-    checkpoint: Annotated[str, typer.Argument(help="The checkpoint location of a stopped query.")],
+    checkpoint: Checkpoint,
     partitions: Annotated[
         int, typer.Argument(help="How many state partitions it gets; they divide its virtual nodes.", min=1)
     ],
-    state_directory: Annotated[str | None, typer.Option(help="spark.forebay.stateDirectory, if the query has it.")] = None,
+    state_directory: StateDirectory = None,
 ) -> None:
     """Give a stopped query another number of state partitions. Spark is started for that, with its own configuration."""
     from forebay.spark.driver import rescale

@@ -10,6 +10,7 @@ from forebay.state.places import DIRECTORY, path_of
 from forebay.store.archive import Archive, archive_at
 
 STATUS = "cluster.json"
+_PARTS = frozenset({"written", "query", "replicas", "hosts", "partitions", "handovers"})
 
 
 def write(archive: Archive, status: dict[str, Any]) -> None:
@@ -40,6 +41,9 @@ def read(location: str) -> dict[str, Any]:
     for archive in (root.within(DIRECTORY), root):
         try:
             status: dict[str, Any] = json.loads(archive.read(STATUS))
+            missing = _PARTS.difference(status) if isinstance(status, dict) else _PARTS
+            if missing:
+                raise ValueError(f"it lacks {', '.join(sorted(missing))}")
             return status
         except (FileNotFoundError, NotADirectoryError):
             continue

@@ -82,17 +82,18 @@ class InstanceState:
 
         Raises
         ------
+        CorruptState
+            If it cannot be told, since a version that may be the one is damaged.
         InvalidArgument
             If that version is not kept any more.
         """
+        last = self.operator.committed if batch is None else batch
         for version in reversed(self.versions):
-            with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
+            with contextlib.suppress(FileNotFoundError):  # it was collected since it was listed
                 manifest = self.manifest(version)
-                last = self.operator.committed if batch is None else batch
-                if manifest.batch is None or last < 0:
-                    if batch is None:
-                        return manifest
-                elif manifest.batch <= last:
+                if batch is None and (manifest.batch is None or last is None):
+                    return manifest
+                if manifest.batch is not None and last is not None and manifest.batch <= last:
                     return manifest
         if batch is not None and next(iter(self.versions)).number > 1:
             raise InvalidArgument(
@@ -179,8 +180,8 @@ class OperatorState:
     root: Root
     id: str
     layout: Layout
-    committed: int = -1
-    """The last micro-batch that the checkpoint has, where that is known; -1 where it is not."""
+    committed: int | None = None
+    """The last micro-batch that Spark has committed, -1 for none; None where that is not known."""
 
     @property
     def aligned(self) -> bool:
@@ -227,13 +228,13 @@ class OperatorState:
 
     def _require(self, batch: int) -> None:
         """`InvalidArgument` unless the state that a micro-batch left can be read."""
-        oldest, newest = 0, self.committed
+        oldest, newest = 0, -1 if self.committed is None else self.committed
         for instance in self.instances:
             kept = [found.batch for found in instance.kept() if found.batch is not None]
             newest = max(newest, *kept, -1)
             if kept and next(iter(instance.versions)).number > 1:  # what came before has been collected
                 oldest = max(oldest, kept[0])
-        known = self.committed >= 0  # else later micro-batches may have changed nothing
+        known = self.committed is not None  # else later micro-batches may have changed nothing
         if batch < oldest or (known and batch > newest):
             raise InvalidArgument(
                 f"the state of {self.id} is not there as of micro-batch {batch}, but as of those from {oldest} to {newest}. "
@@ -297,8 +298,8 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
     mounted = path_of(location)
     with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
         root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
-        checkpoint = Root(mounted.parent) if mounted is not None and mounted.name == DIRECTORY else root
-        for candidate in (root.within(DIRECTORY), root):
+        above = Root(mounted.parent) if mounted is not None and mounted.name == DIRECTORY else root
+        for candidate, checkpoint in ((root.within(DIRECTORY), root), (root, above)):
             found = operators(candidate, _committed(checkpoint))
             if found:
                 yield found
@@ -306,9 +307,13 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
         raise InvalidArgument(f"{location} has no state of forebay. {_elsewhere(root)}")
 
 
-def _committed(checkpoint: Root) -> int:
-    """The last micro-batch in Spark's commit log, -1 if there is none."""
-    return max((int(name) for name in checkpoint.within("commits").safe.names() if name.isdigit()), default=-1)
+def _committed(checkpoint: Root) -> int | None:
+    """The last micro-batch in Spark's commit log, -1 if there is none; None if that is no checkpoint location."""
+    try:
+        checkpoint.safe.read("metadata")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return max((int(name) for name in checkpoint.within("commits").safe.names() if name.isdecimal()), default=-1)
 
 
 def _elsewhere(root: Root) -> str:
@@ -327,7 +332,7 @@ def _elsewhere(root: Root) -> str:
     )
 
 
-def operators(root: Root, committed: int = -1) -> list[OperatorState]:
+def operators(root: Root, committed: int | None = None) -> list[OperatorState]:
     """The operators whose state a root has; ``committed`` is as in `OperatorState`."""
     ids = sorted(name for name in root.safe.directories() if filenames.is_layout(name))
     return [OperatorState(root.within(name), name, layouts.history(root, name)[-1], committed) for name in ids]

@@ -258,6 +258,8 @@ def _shown(value: Any, absent: str) -> str:
 
 _SINCE = "since"
 """In the file of a later layout: the first micro-batch that ran with it. It counts when that one has been committed."""
+_CHECK = "check"
+"""There, too: the name that all else in the file would give a layout."""
 
 
 def history(root: Root, name: str) -> list[Layout]:
@@ -290,12 +292,16 @@ def _files(root: Root, name: str) -> Iterator[tuple[str, int, Layout]]:
             form = _parsed(root, path)
         except FileNotFoundError:
             return
+        check = form.pop(_CHECK, None)
+        if check not in (None, layout_id(form)):
+            raise _unreadable(root, path, "its content is not what was written")
         yield path, form.pop(_SINCE, -1), form
 
 
 def record(root: Root, name: str, history: Sequence[Layout], layout: Layout, since: int) -> None:
     """Note that the state in a directory has a new layout from a micro-batch on, if that one is ever committed."""
-    root.safe.write(f"{name}/{filenames.LATER_LAYOUT.format(len(history))}", _text({**layout, _SINCE: since}))
+    later = {**layout, _SINCE: since}
+    root.safe.write(f"{name}/{filenames.LATER_LAYOUT.format(len(history))}", _text({**later, _CHECK: layout_id(later)}))
 
 
 def read(root: Root, name: str) -> Layout:
@@ -315,6 +321,9 @@ def _parsed(root: Root, path: str) -> Layout:
         layout: Layout = json.loads(root.safe.read(path))
     except ValueError as error:
         raise _unreadable(root, path, error) from error
+    missing = {"window", "keys", "aggregates", "pattern"}.difference(layout) if isinstance(layout, dict) else {"all"}
+    if missing:
+        raise _unreadable(root, path, f"it lacks {', '.join(sorted(missing))}")
     return layout
 
 

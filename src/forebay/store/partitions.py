@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -58,14 +57,12 @@ def partitions_of(batches: Sliced, keys: Sequence[str], size: int, room: int, di
         yield from _frame(with_slice for with_slice in map(_with_slice, batches) if with_slice.num_rows)
         return
     with _file(directory) as path:
-        pieces = _in_order(_pieces(map(_with_slice, batches), room // 2), keys, partitions)
-        bounds = _write(path, pieces, directory)
-        with pa.memory_map(path) as source:
+        parts = _apart(_pieces(map(_with_slice, batches), room // 2), keys, partitions)
+        numbers = _write(path, parts, directory)
+        with pa.OSFile(path) as source:  # a mapped file would be read further than it is asked for
             reader = pa.ipc.open_file(source)
-            written = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-            for begins, ends in itertools.pairwise(np.transpose(bounds).tolist()):
-                cuts = zip(written, begins, ends, strict=True)
-                yield from _frame(piece.slice(begin, end - begin) for piece, begin, end in cuts if end > begin)
+            for partition in sorted(numbers):
+                yield from _frame(reader.get_batch(number) for number in numbers[partition])
 
 
 def _with_slice(rows: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
@@ -94,30 +91,30 @@ def _pieces(batches: Iterable[pa.RecordBatch], room: int) -> Iterator[pa.RecordB
         yield pa.concat_batches(waiting)
 
 
-def _in_order(
-    pieces: Iterable[pa.RecordBatch], keys: Sequence[str], partitions: int
-) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
-    """Pieces with their rows in order of partitions, and where these begin in each, with the end of the last one."""
+def _apart(pieces: Iterable[pa.RecordBatch], keys: Sequence[str], partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Pieces by partition: the rows that each has of each partition, with its number."""
     which = pl.struct(list(keys)).hash() % partitions
     for piece in pieces:
         places = pl.DataFrame(piece.select(list(keys))).select(which).to_series().to_numpy()
         places = places.astype(np.min_scalar_type(partitions))  # for which numpy has a sort in linear time
         order = np.argsort(places, kind="stable")
-        yield piece.take(pa.array(order)), np.searchsorted(places[order], np.arange(partitions + 1))
+        ordered = piece.take(pa.array(order))
+        bounds = np.searchsorted(places[order], np.arange(partitions + 1)).tolist()
+        for partition, (begin, end) in enumerate(itertools.pairwise(bounds)):
+            if end > begin:
+                yield partition, ordered.slice(begin, end - begin)
 
 
-def _write(
-    path: str, pieces: Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]], directory: Path
-) -> list[npt.NDArray[np.int64]]:
-    """Write pieces to a file; gives what comes with each."""
-    first = next(pieces)
-    bounds = []
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, first[0].schema) as writer:
-        for piece, begins in itertools.chain([first], pieces):
+def _write(path: str, parts: Iterator[tuple[int, pa.RecordBatch]], directory: Path) -> dict[int, list[int]]:
+    """Write parts one after the other; gives which ones each partition has."""
+    numbers: dict[int, list[int]] = {}
+    _, first = head = next(parts)
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+        for number, (partition, part) in enumerate(itertools.chain([head], parts)):
             with reported("write rows of a large window to a file in", directory):
-                writer.write_batch(piece)
-            bounds.append(begins)
-    return bounds
+                writer.write_batch(part)
+            numbers.setdefault(partition, []).append(number)
+    return numbers
 
 
 @contextlib.contextmanager

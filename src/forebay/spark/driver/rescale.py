@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration
+from forebay.errors import CorruptState, InvalidArgument, UnsupportedConfiguration, VersionNotFound
 from forebay.spark.driver import checkpoint_lock
 from forebay.spark.driver.checkpoint import Logs, require_at_home
 from forebay.spark.driver.conf import Conf
@@ -204,10 +204,7 @@ def _require_movable(session: SparkSession, location: str) -> None:
 def _require_even(location: str, operators: Sequence[OperatorState], partitions: int) -> None:
     """An error unless so many state partitions divide the virtual nodes of every operator."""
     if not operators:
-        raise InvalidArgument(
-            f"the query with the checkpoint at {location} has no state of forebay. If it keeps its state elsewhere, set "
-            "spark.forebay.stateDirectory as the query does."
-        )
+        raise _stateless(location)
     for layout in (operator.layout for operator in operators):
         if VNODES not in layout:
             raise UnsupportedConfiguration(
@@ -221,6 +218,34 @@ def _require_even(location: str, operators: Sequence[OperatorState], partitions:
                 f"partitions is {partitions}, which does not divide the {layout[VNODES]} virtual nodes of the operator "
                 f"{layout['window']}. Possible are {divisors}."
             )
+
+
+def missing(location: str) -> Iterator[str]:
+    """What is wrong with the versions that the state of Spark names: those that are not there, or whose manifest is damaged.
+
+    It takes a session, as `rescale` does, and the same settings.
+    """
+    from forebay.state import inspection  # imports polars
+
+    active = SparkSession.active()
+    location, _, query = _opened(active, location)
+    root = Conf.of(active).place.root(location, query)
+    operators = inspection.operators(root)
+    if not operators:
+        raise _stateless(location)
+    for token in _tokens(active, location):
+        try:
+            inspection.require_there(root, token, operators)
+        except (VersionNotFound, CorruptState) as error:
+            yield str(error)
+
+
+def _stateless(location: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the query with the checkpoint at {location} has no state of forebay: it has had no rows yet, or its state is "
+        "elsewhere. If so, set spark.forebay.stateDirectory, or spark.forebay.durability and spark.forebay.localDirectory, "
+        "as the query does."
+    )
 
 
 def _tokens(session: SparkSession, location: str) -> list[str]:
