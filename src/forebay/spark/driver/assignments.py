@@ -92,8 +92,8 @@ class TimeWindow:
                 "a multiple of the slide changes nothing"
             )
         text = f"window({text_of(self.time_column)}, {seconds(size)}, every {seconds(slide)}, from {seconds(offset)})"
-        slide_text, start_text = (None if each is None else as_text(each) for each in (self.slide_duration, self.start_time))
-        result = F.window(self.time_column, as_text(self.window_duration), slide_text, start_text)
+        # Spark would plan a projection for each window that a row is in; tumbling windows have the same type.
+        result = F.window(self.time_column, as_text(self.window_duration))
         return Assignment(AlignedWindows(size, slide, offset), "window", text, result)
 
 
