@@ -7,6 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import polars as pl
@@ -56,13 +57,14 @@ def partitions_of(batches: Sliced, keys: Sequence[str], size: int, room: int, di
     if partitions <= 1 or not keys:
         yield from _frame(with_slice for with_slice in map(_with_slice, batches) if with_slice.num_rows)
         return
-    with _file(directory) as path:
+    with _file(directory) as file:
         parts = _apart(_pieces(map(_with_slice, batches), room // 2), keys, partitions)
-        numbers = _write(path, parts, directory)
-        with pa.OSFile(path) as source:  # a mapped file would be read further than it is asked for
-            reader = pa.ipc.open_file(source)
-            for partition in sorted(numbers):
-                yield from _frame(reader.get_batch(number) for number in numbers[partition])
+        numbers = _write(file, parts, directory)
+        if not numbers:
+            return
+        reader = pa.ipc.open_file(pa.PythonFile(file, "r"))  # one that is mapped would be read further than it is asked for
+        for partition in sorted(numbers):
+            yield from _frame(reader.get_batch(number) for number in numbers[partition])
 
 
 def _with_slice(rows: tuple[int, pa.RecordBatch]) -> pa.RecordBatch:
@@ -105,23 +107,30 @@ def _apart(pieces: Iterable[pa.RecordBatch], keys: Sequence[str], partitions: in
                 yield partition, ordered.slice(begin, end - begin)
 
 
-def _write(path: str, parts: Iterator[tuple[int, pa.RecordBatch]], directory: Path) -> dict[int, list[int]]:
+def _write(file: IO[bytes], parts: Iterable[tuple[int, pa.RecordBatch]], directory: Path) -> dict[int, list[int]]:
     """Write parts one after the other; gives which ones each partition has."""
     numbers: dict[int, list[int]] = {}
-    _, first = head = next(parts)
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
-        for number, (partition, part) in enumerate(itertools.chain([head], parts)):
-            with reported("write rows of a large window to a file in", directory):
-                writer.write_batch(part)
-            numbers.setdefault(partition, []).append(number)
+    writer = None
+    for number, (partition, part) in enumerate(parts):
+        with reported("write rows of a large window to a file in", directory):
+            writer = writer or pa.ipc.new_file(pa.PythonFile(file, "w"), part.schema)
+            writer.write_batch(part)
+        numbers.setdefault(partition, []).append(number)
+    if writer is not None:
+        with reported("write rows of a large window to a file in", directory):
+            writer.close()
+            file.flush()
     return numbers
 
 
 @contextlib.contextmanager
-def _file(directory: Path) -> Iterator[str]:
-    """The path of a private file without a name in a directory: it is gone when the process is."""
+def _file(directory: Path) -> Iterator[IO[bytes]]:
+    """A private file without a name in a directory: it is gone when the process is."""
     LOCAL.make_directory(directory)
     with reported("create a file in", directory):
         file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # what reads from it is not to be reported as this
-    with file:
-        yield f"/proc/self/fd/{file.fileno()}"
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # of what could not be written, it was told
+            file.close()
