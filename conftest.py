@@ -21,6 +21,17 @@ pytest.register_assert_rewrite("forebay.testing.stores", "forebay.testing.archiv
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
+def _forget_what_was_compiled() -> None:
+    """Loops of other modules have those of ``index_kernels`` in them; numba looks at the time of their own file alone."""
+    store = Path(fb.__file__).parent / "store"
+    changed = (store / "index_kernels.py").stat().st_mtime
+    for path in store.glob("*_kernels.py"):
+        if path.stat().st_mtime < changed:
+            path.touch()
+
+
+_forget_what_was_compiled()
+
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError"
 """To compile well takes longer than a test; and what is compiled for all tests does not fit into the 48 MB of that level."""
 TEMPORARY = tempfile.gettempdir()

@@ -50,6 +50,16 @@ def test_every_run_rebuilds_its_state_from_where_it_is_safe(spark, stream, tmp_p
     assert assert_same(spark.read.parquet(str(tmp_path / "out")), expected, 1) > 50
 
 
+def test_operators_of_one_query_keep_their_state_in_one_place(spark, stream, tmp_path):
+    with confs(spark, stateDirectory=tmp_path / "one"):
+        inner = counts(stream.streaming("1 second"))
+    with confs(spark, stateDirectory=tmp_path / "two"):
+        outer = fb.groupBy(inner, fb.window(F.window_time("window"), "1 minute")).agg(fb.sum("n"))
+    message = failure(outer, tmp_path / "ck")
+    assert "UnsupportedConfiguration: operators of the query keep their state in different places" in message
+    assert not (tmp_path / "one").exists()
+
+
 @pytest.mark.thorough
 def test_local_state_is_lost_with_its_node_and_says_so(spark, stream, tmp_path):
     with confs(spark, durability="local", localDirectory=tmp_path / "node"):

@@ -144,7 +144,7 @@ class Location:
         name = layout_id(layout)
         described = root.directory / name / filenames.LAYOUT
         if not described.exists():
-            for archive in (root.safe, MountedArchive(root.directory)):
+            for archive in filter(None, (root.archive, MountedArchive(root.directory))):
                 archive.write(f"{name}/{filenames.LAYOUT}", _text(layout))
         return cls(root, name, filenames.new_instance(vnode))
 

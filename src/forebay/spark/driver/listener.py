@@ -117,6 +117,7 @@ class _Listener(StreamingQueryListener):
                 checkpoint.replace_uncommitted(location, session.sparkContext.master or "", logs)
             skip_rescales(execution, session.sparkContext._gateway, logs)
             _require_even(plan, _state_partitions(execution))
+            _require_one_place(plan)
             root = queries.root_of(query)
             found = _directories_of(root, plan, logs.committed, updating=mode == "Update")
             if _is_seen(plan, found, logs.committed):
@@ -259,6 +260,17 @@ def _require_even(plan: str, partitions: int) -> None:
                 "which would have more virtual nodes than others. Set spark.sql.shuffle.partitions to a power of two of at "
                 f"most {layout[VNODES]} before the query is started for the first time, or leave virtualNodes unset."
             )
+
+
+def _require_one_place(plan: str) -> None:
+    """`UnsupportedConfiguration` if operators of a query would keep their state in different places."""
+    places = list(dict.fromkeys(operator.place for operator in queries.operators(plan)))
+    if len(places) > 1:
+        raise UnsupportedConfiguration(
+            f"operators of the query keep their state in different places, {places[0]} and {places[1]}: settings of forebay "
+            "have changed between them. Set stateDirectory, localDirectory, durability and replicas before the first "
+            "operator is made, and leave them alone until the last one is."
+        )
 
 
 def _directories_of(root: Root, plan: str, committed: int, *, updating: bool) -> dict[str, dict[str, Layout]]:
