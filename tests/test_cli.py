@@ -121,3 +121,9 @@ def test_a_number_of_rows_is_not_negative(tmp_path):
         result = CliRunner().invoke(app.app, ["state", "read", str(tmp_path), option, "-1"], env={"COLUMNS": "200"})
         assert result.exit_code == 2
         assert f"Invalid value for '{option}'" in result.output
+
+
+@pytest.mark.parametrize("command", [("tokens", "checkpoint"), ("rescale", "checkpoint", "4")])
+def test_settings_of_a_query_are_names_and_values(command):
+    with pytest.raises(InvalidArgument, match="--conf 'local' is not of the form NAME=VALUE"):
+        CliRunner().invoke(app.app, ["state", *command, "--conf", "local"], catch_exceptions=False)

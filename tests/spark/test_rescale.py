@@ -354,3 +354,27 @@ def kill_a_rescale(checkpoint, number, moment):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.thorough
+def test_the_command_line_looks_for_the_versions_that_a_checkpoint_names(spark, stream, tmp_path):
+    settings = {"spark.forebay.durability": "local", "spark.forebay.localDirectory": str(tmp_path / "node")}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        df, arrive = a_file_at_a_time(stream, tmp_path)
+        arrive(1)
+        writer = operators(df)["sliding"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    program = [sys.executable, "-c", "from forebay.cli.app import main; main()", "state", "tokens", str(tmp_path / "ck")]
+    found = subprocess.run([*program, *given], capture_output=True, text=True, check=False)
+    assert (found.returncode, "names are there" in found.stdout) == (0, True), found.stderr
+    max((tmp_path / "node").rglob("*.manifest"), key=lambda path: path.name).unlink()
+    found = subprocess.run([*program, *given], capture_output=True, text=True, check=False)
+    assert (found.returncode, "both are one unit" in found.stdout) == (1, True), found.stderr
+    found = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (found.returncode, "spark.forebay.durability" in found.stderr) == (2, True)

@@ -25,6 +25,10 @@ state = typer.Typer(no_args_is_help=True, help="What the state of a query holds.
 Location = Annotated[str, typer.Argument(help="The checkpoint location of a query, or its state directory: a path or URL.")]
 Checkpoint = Annotated[str, typer.Argument(help="The checkpoint location of a stopped query.")]
 StateDirectory = Annotated[str | None, typer.Option(help="spark.forebay.stateDirectory, if the query has it.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="NAME=VALUE, a setting that the query has. Repeat for more.", metavar="TEXT"),
+]
 Id = Annotated[str | None, typer.Option("--operator", help="The operator, as `list` names it, if there are several.")]
 Batch = Annotated[
     int | None, typer.Option(help="The micro-batch after which state is shown; the newest unless given.", min=0)
@@ -129,7 +133,7 @@ def verify(location: Location) -> None:
 
 
 @state.command()
-def tokens(checkpoint: Checkpoint, state_directory: StateDirectory = None) -> None:
+def tokens(checkpoint: Checkpoint, state_directory: StateDirectory = None, conf: Settings = None) -> None:
     """Look whether the versions are there that Spark's state names in its tokens; the exit status is 1 if one is not.
 
     Spark is started for that, with its own configuration. Only the manifests of the versions are read; `verify` reads all.
@@ -137,17 +141,17 @@ def tokens(checkpoint: Checkpoint, state_directory: StateDirectory = None) -> No
     from forebay.spark.driver import rescale
 
     with console.status("starting Spark"):
-        spark = rescale.session(state_directory)
+        spark = rescale.session(_settings(state_directory, conf))
     try:
         with console.status("reading Spark's state"):
             missing = list(rescale.missing(checkpoint))
     finally:
         spark.stop()
     for message in missing:
-        console.print(f"[red]missing[/] {escape(message)}")
+        console.print(f"[red]missing[/] {escape(message)}", soft_wrap=True)
     if missing:
         raise typer.Exit(1)
-    console.print(f"all versions that {escape(checkpoint)} names are there")
+    console.print(f"all versions that {escape(checkpoint)} names are there", soft_wrap=True)
 
 
 @state.command("rescale")
@@ -157,18 +161,28 @@ def rescale_(
         int, typer.Argument(help="How many state partitions it gets; they divide its virtual nodes.", min=1)
     ],
     state_directory: StateDirectory = None,
+    conf: Settings = None,
 ) -> None:
     """Give a stopped query another number of state partitions. Spark is started for that, with its own configuration."""
     from forebay.spark.driver import rescale
 
     with console.status("starting Spark"):
-        spark = rescale.session(state_directory)
+        spark = rescale.session(_settings(state_directory, conf))
     try:
         with console.status("rescaling"):
             rescale.rescale(checkpoint, partitions)
     finally:
         spark.stop()
     console.print(f"{escape(checkpoint)} has {partitions} state partitions")
+
+
+def _settings(state_directory: str | None, conf: list[str] | None) -> dict[str, str]:
+    """Settings of a query that were given on the command line."""
+    for each in conf or []:
+        if "=" not in each:
+            raise InvalidArgument(f"--conf {each!r} is not of the form NAME=VALUE")
+    settings = dict(each.split("=", 1) for each in conf or [])
+    return settings if state_directory is None else {**settings, "spark.forebay.stateDirectory": state_directory}
 
 
 def _slices(operator: OperatorState, batch: int | None) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
@@ -130,13 +130,11 @@ def _rescale(session: SparkSession, location: str, query: str, partitions: int) 
         ) from error
 
 
-def session(state_directory: str | None) -> SparkSession:
-    """A session for `rescale` alone, local unless Spark's own configuration says otherwise."""
-    builder = SparkSession.builder.appName("forebay state rescale")
-    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
-    if state_directory is not None:
-        settings["spark.forebay.stateDirectory"] = state_directory
-    for name, value in settings.items():
+def session(settings: Mapping[str, str]) -> SparkSession:
+    """A session for `rescale` or `missing` alone, with settings of the query; local unless Spark says otherwise."""
+    builder = SparkSession.builder.appName("forebay state")
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
+    for name, value in {**quiet, **settings}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
