@@ -18,6 +18,7 @@ from forebay.state.places import Root
 from forebay.store import extent_log, window_extents
 from forebay.store.archive import MountedArchive
 from forebay.store.disk import Together
+from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
 
 LAYOUT = {
@@ -30,8 +31,9 @@ LAYOUT = {
 }
 
 
-def store_at(root):
-    return UnalignedStore(Location.new(root, 0, LAYOUT).home.directory, None)
+def store_at(root, retained=2):
+    options = Options(retain_versions=retained)
+    return UnalignedStore(Location.new(root, 0, LAYOUT).home.directory, None, options)
 
 
 def put(store, keys):
@@ -190,3 +192,28 @@ def test_a_layout_of_an_earlier_release_has_nothing_to_compare_with(tmp_path):
     root, name = Root(tmp_path), Location.new(Root(tmp_path), 0, LAYOUT).layout
     root.safe.write(f"{name}/layout-0001.json", json.dumps({**LAYOUT, "since": 3}).encode())
     assert layouts.settled_history(root, name, 3) == [LAYOUT, LAYOUT]
+
+
+def test_what_is_before_a_damaged_version_can_be_looked_at(tmp_path):
+    store = store_at(Root(tmp_path), retained=5)
+    for batch in range(3):
+        put(store, np.arange(10) + 10 * batch)
+        store.commit(batch=batch)
+    damaged = max(store.directory.glob("*.manifest"))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    (operator,) = inspection.operators(Root(tmp_path), 2)
+    (instance,) = operator.instances
+    assert instance.at(0).batch == 0
+    for batch in (1, 2, None):  # it may be of one of these
+        with pytest.raises(CorruptState, match=damaged.name):
+            instance.at(batch)
+
+
+def test_a_version_that_was_collected_is_not_taken_for_state_that_is_not_there_yet(tmp_path):
+    store = store_at(Root(tmp_path))
+    for batch in range(9):
+        put(store, np.arange(10) + 10 * batch)
+        store.commit(batch=batch)
+    (operator,) = inspection.operators(Root(tmp_path), 0)
+    with pytest.raises(InvalidArgument, match="no version of micro-batch 0 any more"):
+        operator.chosen()

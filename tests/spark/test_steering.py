@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -471,7 +471,8 @@ class Losing(Steering):
         self.there = self.there - {"2"}
 
 
-def test_an_executor_that_is_lost_while_another_loss_is_dealt_with_is_noticed():
+def test_an_executor_that_is_lost_while_another_loss_is_dealt_with_is_noticed(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object())  # else there is nothing to go on for
     steering = Losing()
     watching = threading.Thread(target=steering._look_after)
     watching.start()

@@ -43,6 +43,8 @@ from forebay.windows import ENDLESS, TIME
 _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
 
+_RESTORE = "Restore the state directory that belongs to the checkpoint; both are one unit."
+
 _READ_BYTES = 32 << 20
 """Rows are read about so many bytes at a time."""
 
@@ -88,16 +90,29 @@ class InstanceState:
             If that version is not kept any more.
         """
         last = self.operator.committed if batch is None else batch
+        damaged: CorruptState | None = None
         for version in reversed(self.versions):
-            with contextlib.suppress(FileNotFoundError):  # it was collected since it was listed
+            try:
                 manifest = self.manifest(version)
-                if batch is None and (manifest.batch is None or last is None):
-                    return manifest
-                if manifest.batch is not None and last is not None and manifest.batch <= last:
-                    return manifest
-        if batch is not None and next(iter(self.versions)).number > 1:
+            except FileNotFoundError:  # it was collected since it was listed
+                continue
+            except CorruptState as error:
+                damaged = error
+                continue
+            if manifest.batch is None or last is None:
+                found = batch is None
+            else:
+                found = manifest.batch <= last
+                damaged = damaged if found else None  # else it is of a later micro-batch than this one, which is too late
+            if found:
+                if damaged is not None:
+                    raise damaged
+                return manifest
+        if damaged is not None:
+            raise damaged
+        if last != -1 and next(iter(self.versions)).number > 1:
             raise InvalidArgument(
-                f"virtual node {self.vnode} has no version of micro-batch {batch} any more; "
+                f"virtual node {self.vnode} has no version of micro-batch {last} any more; "
                 "spark.forebay.retainBatches says how many are kept"
             )
         return None
@@ -311,8 +326,12 @@ def _committed(checkpoint: Root) -> int | None:
     """The last micro-batch in Spark's commit log, -1 if there is none; None if that is no checkpoint location."""
     try:
         checkpoint.safe.read("metadata")
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
+    except StateDirectoryError as error:
+        if isinstance(error.__cause__, NotADirectoryError):
+            return None
+        raise
     return max((int(name) for name in checkpoint.within("commits").safe.names() if name.isdecimal()), default=-1)
 
 
@@ -377,16 +396,15 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
 
 def require_there(root: Root, token: str, operators: Sequence[OperatorState]) -> None:
     """`VersionNotFound` or `CorruptState` unless the manifest of the version that a token names is there and whole."""
+    if not operators:
+        raise VersionNotFound(f"Spark's state names {token}, and {root.safe} has no state at all. {_RESTORE}")
     location = Location.parse(root, token, operators[0].layout, [operator.id for operator in operators])
     assert location.version is not None
     name = filenames.manifest(location.version)
     try:
         manifests.parse(location.home.safe.read(name), Path(location.layout, location.instance, name))
     except FileNotFoundError as error:
-        raise VersionNotFound(
-            f"Spark's state names {token}, and {root.safe} does not have it. Restore the state directory that belongs to "
-            "the checkpoint; both are one unit."
-        ) from error
+        raise VersionNotFound(f"Spark's state names {token}, and {root.safe} does not have it. {_RESTORE}") from error
 
 
 def _rows(instance: InstanceState, version: Version) -> int | None:

@@ -18,6 +18,9 @@ from forebay.store.disk import LOCAL, reported
 SLICE = "slice"
 """The column that holds the start of a row's slice, in microseconds, wherever rows of several slices are together."""
 
+_PIECE_BYTES = 1 << 29
+"""Most bytes that are put in order at a time: Arrow counts those of a column of texts in 31 bits."""
+
 Sliced = Iterable[tuple[int, pa.RecordBatch]]
 """Rows with the start of their slice."""
 
@@ -48,17 +51,17 @@ def partitions_of(batches: Sliced, keys: Sequence[str], size: int, room: int, di
 
     Examples
     --------
-    >>> rows = pa.record_batch({"user": ["ann", "bob", "ann"], "price": [3, 4, 1]})
-    >>> parts = partitions_of([(0, rows)], ["user"], 100, 50, Path(tempfile.mkdtemp()))
-    >>> sorted(part.rows() for part in parts)
-    [[('ann', 3, 0), ('ann', 1, 0)], [('bob', 4, 0)]]
+    >>> rows = pa.record_batch({"user": [number % 20 for number in range(100)]})
+    >>> parts = list(partitions_of([(0, rows)], ["user"], 800, 400, Path(tempfile.mkdtemp())))
+    >>> len(parts), sum(part.height for part in parts), sum(part["user"].n_unique() for part in parts)
+    (2, 100, 20)
     """
     partitions = -(-size // room)
     if partitions <= 1 or not keys:
         yield from _frame(with_slice for with_slice in map(_with_slice, batches) if with_slice.num_rows)
         return
     with _file(directory) as file:
-        parts = _apart(_pieces(map(_with_slice, batches), room // 2), keys, partitions)
+        parts = _apart(_pieces(map(_with_slice, batches), min(room // 2, _PIECE_BYTES)), keys, partitions)
         numbers = _write(file, parts, directory)
         if not numbers:
             return

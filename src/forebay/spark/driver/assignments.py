@@ -92,8 +92,9 @@ class TimeWindow:
                 "a multiple of the slide changes nothing"
             )
         text = f"window({text_of(self.time_column)}, {seconds(size)}, every {seconds(slide)}, from {seconds(offset)})"
-        # Spark would plan a projection for each window that a row is in; tumbling windows have the same type.
-        result = F.window(self.time_column, as_text(self.window_duration))
+        # Spark plans a projection for each window that a row is in: two or three tell the type as well as thousands.
+        few = None if slide == size else f"{max(slide, size // 2)} microseconds"
+        result = F.window(self.time_column, f"{size} microseconds", few)
         return Assignment(AlignedWindows(size, slide, offset), "window", text, result)
 
 

@@ -77,6 +77,8 @@ def progress(query: StreamingQuery) -> Progress:
         If it is no query, or none with an operator of forebay that has state.
     StateDirectoryError
         If the query's checkpoint is gone, and the state with it.
+    CorruptState
+        If the manifest of a version that counts is damaged.
     """
     from forebay.state import inspection  # imports polars
 

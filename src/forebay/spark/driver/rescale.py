@@ -228,10 +228,10 @@ def missing(location: str) -> Iterator[str]:
     active = SparkSession.active()
     location, _, query = _opened(active, location)
     root = Conf.of(active).place.root(location, query)
-    operators = inspection.operators(root)
-    if not operators:
+    operators, tokens = inspection.operators(root), _tokens(active, location)
+    if not operators and not tokens:
         raise _stateless(location)
-    for token in _tokens(active, location):
+    for token in tokens:
         try:
             inspection.require_there(root, token, operators)
         except (VersionNotFound, CorruptState) as error:

@@ -243,12 +243,14 @@ class Steering:
         batch: int | None = None
         present: Mapping[str, Executor] | None = None
         failed = False
-        while not self._closed.wait(_PACE):
+        while not self._closed.wait(0.0 if present is None and not failed else _PACE):
             try:
                 if not self._query.isActive:
                     return
                 if present is None:
                     batch, present = self.batch, self._executors.staying()
+                    with self._lock:  # those that partitions were steered to, if they have been lost since
+                        present = {**{each.id: each for each in self._wanted.values()}, **present}
                 present = self._noticed(present)
                 before, batch = batch, self.batch
                 self._tell(begun=batch != before)

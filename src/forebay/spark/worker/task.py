@@ -29,8 +29,8 @@ def state_root(place: Place) -> Root:
     if refused:
         kind, _, message = refused.partition(": ")
         raise getattr(errors, kind)(message)
-    checkpoint = startup.local_property(CHECKPOINT)
-    if checkpoint is None:
+    checkpoint, told = startup.local_property(CHECKPOINT), startup.local_property("sql.streaming.queryId")
+    if checkpoint is None or told not in (None, query()):  # of another query, in whose foreachBatch it was started
         raise UnsupportedConfiguration(
             "forebay's driver has not prepared this query, so its tasks know neither its checkpoint location nor its output "
             "mode. That happens when it is started from another session than the one it was defined in, or where "
