@@ -43,6 +43,7 @@ from forebay.windows import ENDLESS, TIME
 _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
 
+_ELSEWHERE = "If the query keeps its state elsewhere, give the settings that say where."
 _RESTORE = "Restore the state directory that belongs to the checkpoint; both are one unit."
 
 _READ_BYTES = 32 << 20
@@ -397,7 +398,7 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
 def require_there(root: Root, token: str, operators: Sequence[OperatorState]) -> None:
     """`VersionNotFound` or `CorruptState` unless the manifest of the version that a token names is there and whole."""
     if not operators:
-        raise VersionNotFound(f"Spark's state names {token}, and {root.safe} has no state at all. {_RESTORE}")
+        raise VersionNotFound(f"Spark's state names {token}, and {root.safe} has no state at all. {_ELSEWHERE} {_RESTORE}")
     location = Location.parse(root, token, operators[0].layout, [operator.id for operator in operators])
     assert location.version is not None
     name = filenames.manifest(location.version)
