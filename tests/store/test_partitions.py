@@ -61,7 +61,7 @@ def test_a_place_that_cannot_be_written_to_is_told(tmp_path):
 
 
 def test_a_disk_without_room_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("w+b"))  # noqa: SIM115
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: Path("/dev/full").open("w+b"))  # noqa: SIM115  # partitions_of closes it
     message = f"cannot write rows of a large window to a file in {tmp_path}: No space left"
     with pytest.raises(StateDirectoryError, match=message):
         list(partitions_of(batches(), ["shop"], 100, 10, tmp_path))

@@ -131,7 +131,7 @@ def _file(directory: Path) -> Iterator[IO[bytes]]:
     """A private file without a name in a directory: it is gone when the process is."""
     LOCAL.make_directory(directory)
     with reported("create a file in", directory):
-        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # what reads from it is not to be reported as this
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  # it is closed below: `reported` is about making it alone
     try:
         yield file
     finally:
