@@ -110,6 +110,14 @@ def test_a_place_without_state_is_one_line(location, message):
     assert done.stderr.count("\n") == 1
 
 
+def test_lines_are_cut_for_a_terminal_and_not_for_another_program():
+    program = [sys.executable, "-c", "from forebay.cli.app import main; main()", "nexmark", "queries"]
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    for columns, cut in (({}, False), ({"COLUMNS": "40"}, True)):
+        done = subprocess.run(program, env=environment | columns, capture_output=True, text=True, check=True)
+        assert all(len(line) <= 40 for line in done.stdout.splitlines()) == cut
+
+
 def test_the_version():
     result = CliRunner().invoke(app.app, ["--version"])
     assert result.exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -9,7 +10,19 @@ from rich.console import Console
 
 from forebay.errors import InvalidArgument
 
-console = Console()
+WIDE = 100_000
+"""As many characters as no line has."""
+
+
+def _console() -> Console:
+    """Where results are printed: lines are cut or broken for a terminal only, or for a width that `COLUMNS` has."""
+    made = Console()
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = WIDE
+    return made
+
+
+console = _console()
 
 errors = Console(stderr=True)
 """Where errors are printed, apart from what a command was asked for."""
