@@ -264,3 +264,30 @@ def test_windows_that_are_not_expected_to_fire_are_not_read_ahead(tmp_path):
     assert values(store, slots[:1]) == [0]
     assert store.metrics.prefetched_rows == 9
     assert values(store, slots[500:503]) == [500, 501, 502]
+
+
+def test_windows_that_are_nearer_than_what_was_read_ahead_are_read_alone_until_they_are_many(tmp_path):
+    store, keys = store_at(tmp_path, options=Options(memory_bytes=8 << 20, read_batch_ratio=0.01)), np.arange(1000)
+    add(store, keys, keys + 100, keys + 101)
+    store.commit()
+    ahead = []
+    for key in range(1000, 1024):  # each is opened after the last pass, and ends before all that it has read ahead
+        slots = add(store, key, 0, 1, key)
+        store.commit()
+        assert values(store, slots) == [key]
+        store.remove(slots)
+        ahead.append(store.metrics.prefetched_rows)
+    assert ahead == [10] * 11 + [20] * 11 + [30] * 2
+    beyond = store.index.due(200)
+    assert values(store, beyond[40:41]) == [40]
+    assert store.metrics.prefetched_rows == 40
+    assert values(store, beyond[:41]) == list(range(41))
+
+
+def test_narrow_rows_count_in_memory_with_what_finds_them(tmp_path):
+    store = UnalignedStore(tmp_path / "store", None, Options(memory_bytes=8 << 20, write_buffer_bytes=1 << 20))
+    keys = np.arange(1 << 14)
+    for step in range(8):  # 2 MB of links, and 0.1 MB of rows
+        store.append(pa.record_batch({"n": (keys % 100).astype(np.int8)}), store.index.place_counting(keys, keys)[0])
+        assert store.memory_bytes - store.index.nbytes <= 1 << 20, step
+    assert store._extents.numbers

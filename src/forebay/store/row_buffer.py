@@ -23,6 +23,9 @@ Rows = npt.NDArray[np.int64]
 
 _MAX_BATCHES = 32
 
+LINK_BYTES = 12
+"""What there is of each row beside the row: its slot, the generation of that, and the row before it."""
+
 
 class RowBuffer:
     """Rows by window slot, in order of arrival."""
@@ -38,8 +41,7 @@ class RowBuffer:
     def clear(self) -> None:
         self._batches: list[pa.RecordBatch] = []
         self._begins = [0]
-        self._rows = 0
-        self.nbytes = 0
+        self._rows = self.nbytes = 0
         self._slots = np.empty(0, np.int32)
         self._generations = np.empty(0, np.int32)
         self._previous = np.empty(0, np.int32)
@@ -61,7 +63,7 @@ class RowBuffer:
         self._batches.append(batch)
         self._begins.append(rows)
         self._rows = rows
-        self.nbytes += batch.nbytes
+        self.nbytes += batch.nbytes + LINK_BYTES * batch.num_rows
         if len(self._batches) > _MAX_BATCHES:
             self._combine()
 

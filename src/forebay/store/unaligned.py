@@ -27,6 +27,7 @@ from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form
+from forebay.store.index_kernels import EARLIEST
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import INDEXES, Counters, Manifest
 from forebay.store.metrics import Metrics
@@ -34,7 +35,7 @@ from forebay.store.options import Options
 from forebay.store.pictures import Array
 from forebay.store.pieces import by_trigger_time
 from forebay.store.prepared import Prepared, named, within
-from forebay.store.row_buffer import RowBuffer, Rows
+from forebay.store.row_buffer import LINK_BYTES, RowBuffer, Rows
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.store.window_extents import WindowExtents
 from forebay.windows import ENDLESS, Times
@@ -107,6 +108,8 @@ class UnalignedStore:
         self._extents = WindowExtents(self._log, form)
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
+        self._horizon = EARLIEST  # of what was read ahead last
+        self._read_alone = 0  # windows that nothing was read ahead with since then
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
         """Become a later version, which another process has made, if only what it has changed needs to be read.
@@ -375,11 +378,16 @@ class UnalignedStore:
         """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
 
         Windows that are not expected to fire are read when they are asked for. Nothing is read ahead where more windows than
-        that are asked for: such a read is a large one as it is.
+        that are asked for: such a read is a large one as it is. Nor is anything where what is asked for is nearer than what
+        was read ahead last, until so many windows are: it was opened or merged since, and to find the nearest takes a look at
+        all windows.
         """
         count = int(self.options.read_batch_ratio * len(self.index))
-        if not count or count < len(requested):
+        self._read_alone += len(requested)
+        is_near = self.index.columns.ett[requested].max() <= self._horizon
+        if not count or count < len(requested) or (is_near and self._read_alone <= count):
             return np.empty(0, np.int32)
+        self._read_alone = 0
         expected = self.index.due_by_estimate(ENDLESS - 1)
         candidates = expected[kernels.places(self.index.columns, self._loaded, expected) == ON_DISK]
         candidates = np.setdiff1d(candidates, requested, assume_unique=True)
@@ -387,7 +395,11 @@ class UnalignedStore:
         if count < len(candidates):
             nearest = np.argpartition(ett, count)[:count]
             candidates, ett = candidates[nearest], ett[nearest]
-        return candidates[self._fitting(ett, self._extents.bytes_of(self.index, candidates))]
+        in_memory = 1 + LINK_BYTES / max(1, self.row_bytes)
+        ahead = self._fitting(ett, self._extents.bytes_of(self.index, candidates) * in_memory)
+        if ahead.any():
+            self._horizon = ett[ahead].max()
+        return candidates[ahead]
 
     def _fitting(self, ett: Times, sizes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
         """Which windows can be read ahead: of them and those that have been, memory has room for those with the nearest ETT.
@@ -424,6 +436,7 @@ class UnalignedStore:
         kernels.mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
         batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
         self._prefetched.clear()
+        self._horizon = min(self._horizon, self.index.columns.ett[kept].max(initial=EARLIEST))
         if batch is not None:
             self._prefetched.append(batch, slots)
 
