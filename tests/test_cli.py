@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -116,6 +117,12 @@ def test_lines_are_cut_for_a_terminal_and_not_for_another_program():
     for columns, cut in (({}, False), ({"COLUMNS": "40"}, True)):
         done = subprocess.run(program, env=environment | columns, capture_output=True, text=True, check=True)
         assert all(len(line) <= 40 for line in done.stdout.splitlines()) == cut
+
+
+def test_a_program_that_nobody_listens_to_ends_as_others_do():
+    program = f"{sys.executable} -c 'from forebay.cli.app import main; main()' nexmark queries"
+    done = subprocess.run(["bash", "-c", f"{program} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_the_version():

@@ -75,6 +75,8 @@ def test_a_file_is_read_in_blocks(tmp_path):
         ("k,t\n1,1\n", {"size": -1}, "size is -1"),
         ("", {}, "cannot be read"),
         ("k,t\n1,1\n1,9223372036854775807\n", {}, "the time in row 2 is out of range"),
+        ("k,t\n1,1\n1,18446744073710\n", {"unit": "s"}, "the time in row 2 is out of range"),  # 2**64 microseconds
+        ("k,t\n1,1.5\n1,1e300\n", {"unit": "s"}, "the time in row 2 is out of range"),
     ],
 )
 def test_a_bad_trace_is_an_error(tmp_path, text, settings, message):

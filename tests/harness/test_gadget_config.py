@@ -111,6 +111,7 @@ def test_distributions_of_keys(tmp_path, kind, parameters, expected):
         ("window.length = 5\n", "", r"config.txt: window.length is missing"),
         ("window.length = 5", "window.length = x", r"txt:15: window.length is 'x'; it must be a number"),
         ("window.length = 5", "window.length = 0.5", r"txt:15: window.length is 0.5; it must be a whole number"),
+        ("window.length = 5", "window.length = inf", r"txt:15: window.length is inf; it must be a whole number"),
         ("window.length = 5", "window.length = 0", r"config.txt: size is 0"),
         ("window.length = 5", "window.length", r"txt:15: 'window.length' is not of the form name = value"),
     ],

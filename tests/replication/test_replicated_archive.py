@@ -3,6 +3,9 @@
 import pytest
 from loopback_hosts import hosts
 
+from forebay.errors import ReplicationError
+from forebay.replication import local
+from forebay.replication.application import Application
 from forebay.testing import ArchiveTests
 
 
@@ -21,3 +24,9 @@ class TestReplicated(ArchiveTests):
 
     def open(self, tmp_path):
         raise AssertionError
+
+
+def test_an_agent_that_cannot_be_started_is_told_of_as_one(tmp_path):
+    nowhere = Application("nowhere", "manager.invalid:7077", "secret")
+    with pytest.raises(ReplicationError, match="the agent of this host cannot be started"):
+        local.agent_of(tmp_path, nowhere)

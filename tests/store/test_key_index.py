@@ -321,3 +321,19 @@ def test_a_key_that_is_there_is_no_change():
     slots, first = index.place_first(np.array([7, 9]), np.array([7, 9]))
     assert (first.tolist(), index.touched) == ([False, True], 1)
     assert index.columns.high[slots].tolist() == [7, 9]
+
+
+def test_a_window_that_is_removed_twice_is_removed_once():
+    index, one = KeyIndex(), np.arange(1, dtype=np.int64)
+    slots = index.place_merging(one, one, one, one + 5)
+    index.remove(np.repeat(slots, 2))
+    index.remove(slots)
+    assert len(index) == 0
+    again = index.place_merging(one, one, one, one + 5)
+    assert (again.tolist(), index.generations(again).tolist()) == (slots.tolist(), [3])
+
+
+def test_windows_that_end_together_are_due_in_the_order_of_their_slots():
+    index, keys = KeyIndex(), np.arange(1000, dtype=np.int64)
+    index.place_exact(keys, keys, keys * 0, keys % 7)
+    assert index.due(7).tolist() == sorted(range(1000), key=lambda slot: slot % 7)

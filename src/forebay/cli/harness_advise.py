@@ -62,12 +62,12 @@ def advise(
         by_memory: dict[int, list[Row]] = {}
         for number in range(0 if comparison.interrupted else rounds):
             best = advised(ranking)
-            for part in _PARTS:
+            for place, part in enumerate(_PARTS, 1):
                 memory = max(described.memory // part, 1 << 20)
                 again = Comparison([best.name], memory, 1, seconds, directory, watch)
                 again.run([workload])
                 by_memory.setdefault(memory >> 20, []).extend(again.rows)
-                done((len(names) + number + 1) * rounds)
+                done(len(names) * rounds + number * len(_PARTS) + place)
                 comparison.interrupted |= again.interrupted
             if comparison.interrupted:
                 break

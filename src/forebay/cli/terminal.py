@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -14,15 +15,21 @@ WIDE = 100_000
 """As many characters as no line has."""
 
 
-def _console() -> Console:
+class _Console(Console):
     """Where results are printed: lines are cut or broken for a terminal only, or for a width that `COLUMNS` has."""
-    made = Console()
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = WIDE
-    return made
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = WIDE
+
+    def on_broken_pipe(self) -> None:
+        """End as a program does to whose output nobody listens any more, `head` for example."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE)
 
 
-console = _console()
+console = _Console()
 
 errors = Console(stderr=True)
 """Where errors are printed, apart from what a command was asked for."""

@@ -177,7 +177,7 @@ class _Config:
 
     def _whole(self, name: str, default: str | None = None) -> int:
         value = self._number(name, default)
-        return int(value) if value == int(value) else self._wrong(name, f"is {value}; it must be a whole number")
+        return int(value) if value.is_integer() else self._wrong(name, f"is {value}; it must be a whole number")
 
     def _number(self, name: str, default: str | None = None) -> float:
         text = self._text(name, default)

@@ -17,6 +17,7 @@ from forebay.harness.events import BLOCK, END, Events, Times, Watermarks
 from forebay.harness.keys import key_numbers
 
 UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
+_DAY = 86_400_000_000
 """What whole or decimal numbers in a column of times may count, in microseconds."""
 
 
@@ -135,13 +136,18 @@ class Trace:
 
     def _times(self, batch: pa.RecordBatch, rows: int) -> Times:
         column = self._whole(batch[self.time], self.time, rows)
-        if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-            return np.asarray(column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(pa.int64()))
-        if pa.types.is_integer(column.type):
-            return np.asarray(column.cast(pa.int64())) * UNITS[self.unit]
-        if pa.types.is_floating(column.type):
-            return np.asarray(np.rint(column.to_numpy(zero_copy_only=False) * UNITS[self.unit]).astype(np.int64))
-        raise InvalidArgument(f"{self.path}: {self.time} is {column.type}; times must be timestamps or numbers")
+        kind, unit = column.type, UNITS[self.unit]
+        if pa.types.is_date32(kind):
+            return _micros(np.asarray(column.cast(pa.int32())).astype(np.int64), _DAY)
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            return np.asarray(column.cast(pa.int64())) // 1000
+        if pa.types.is_timestamp(kind) or pa.types.is_date64(kind):
+            unit = UNITS["ms" if pa.types.is_date64(kind) else kind.unit]
+        elif pa.types.is_floating(kind):
+            return np.asarray(np.clip(np.rint(column.to_numpy(zero_copy_only=False) * unit), -END, END).astype(np.int64))
+        elif not pa.types.is_integer(kind):
+            raise InvalidArgument(f"{self.path}: {self.time} is {kind}; times must be timestamps or numbers")
+        return _micros(np.asarray(column.cast(pa.int64())), unit)
 
     def _keys(self, batch: pa.RecordBatch) -> Times:
         return key_numbers([batch[self.key]], batch.num_rows)
@@ -236,3 +242,9 @@ class TraceArrivals:
             if first is None:
                 raise InvalidArgument(f"{self.path} has no rows, so no event arrives")
             begin = last + gap
+
+
+def _micros(whole: Times, unit: int) -> Times:
+    """Times in a unit of so many microseconds as microseconds; those that are out of range are at its ends."""
+    limit = END // unit
+    return np.clip(whole, -limit, limit) * unit

@@ -46,12 +46,15 @@ def agent_of(disk: Path, application: Application) -> Peer:
         If it does not start.
     """
     directory = disk / "agents"
-    LOCAL.make_directory(directory)
     found = directory / f"{application.name}.json"
-    agent = _running(found, application)
-    if agent is None:
-        with _alone(found.with_suffix(".lock")):
-            agent = _running(found, application) or _started(found, disk, application)
+    try:
+        LOCAL.make_directory(directory)
+        agent = _running(found, application)
+        if agent is None:
+            with _alone(found.with_suffix(".lock")):
+                agent = _running(found, application) or _started(found, disk, application)
+    except OSError as error:  # there may be no room for a process, or no name server
+        raise ReplicationError(f"the agent of this host cannot be started: {error}") from error
     return agent
 
 

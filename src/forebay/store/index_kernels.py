@@ -469,6 +469,8 @@ def remove(c, directory, free, dirty, earliest, scalars, slots):
             for other in range(row, min(len(slots), row + AHEAD)):
                 found += directory[c[slots[other]].low & TAG & mask] + c[c[slots[other]].newer].stored
         slot = slots[row]
+        if not in_directory(c, slot):  # it has been removed before
+            continue
         unlink_window(c, directory, scalars, slot)
         member = slot
         while member >= 0:

@@ -240,7 +240,7 @@ class KeyIndex:
     def due(self, watermark: int) -> Slots:
         """Windows that end at or before the watermark, earliest first."""
         slots = self._passed(kernels.BY_END, watermark)
-        return slots[np.argsort(self.columns.end[slots])]
+        return slots[np.argsort(self.columns.end[slots], kind="stable")]
 
     def due_by_estimate(self, time: int) -> Slots:
         """Windows whose estimated trigger time is not after a time."""

@@ -378,8 +378,8 @@ class UnalignedStore:
         """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
 
         Windows that are not expected to fire are read when they are asked for. Nothing is read ahead where more windows than
-        that are asked for: such a read is a large one as it is. Nor is anything where what is asked for is nearer than what
-        was read ahead last, until so many windows are: it was opened or merged since, and to find the nearest takes a look at
+        that are asked for: such a read is a large one as it is. Nor is anything where all of them are nearer than what was
+        read ahead last, until so many are: they were opened or have merged since, and to find the nearest takes a look at
         all windows.
         """
         count = int(self.options.read_batch_ratio * len(self.index))
