@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from forebay.store import index_log, window_extents
+from forebay.store import extent_log, index_log, key_index, window_extents
 from forebay.store.disk import LOCAL
 from forebay.store.manifest import PICTURES
 from forebay.store.options import Options
@@ -349,3 +349,38 @@ def test_where_rows_lie_is_not_read_to_weigh_windows_that_have_none_on_disk(tmp_
     store.append(wide(1), slots)
     assert store.bytes_of(slots).tolist() == [0]
     assert not store._extents.loaded
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slots_that_many_windows_had_go_when_few_are_left_and_no_row_comes_back(tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(key_index, "_LEAST_TRIMMED", 1 << 10)
+    monkeypatch.setattr(index_log, "_MOST_CHANGES", 3)
+    for module in (extent_log, window_extents):
+        monkeypatch.setattr(module, "LEAST_COMPACTED", 1 << 12)
+    pick, options = np.random.default_rng(seed), Options(1 << 20, write_buffer_bytes=1 << 14, read_batch_ratio=0.3)
+    store, other, version, expected, trimmed, number = None, None, None, {}, 0, 0
+    for step in range(60):
+        if store is None or not store.catch_up(version, None, LOCAL):
+            store = UnalignedStore(tmp_path / "store", version, options)
+        some = 4000 if step % 15 == 3 else int(pick.integers(1, 60))
+        keys = np.concatenate([np.arange(number, number + some), [key for key in expected if pick.random() < 0.1]]).astype(
+            int
+        )
+        number += some
+        slots = store.index.place_exact(keys * 0x9E3779B9, keys, keys * 0, keys % 97)
+        store.append(pa.record_batch({"n": keys * 100 + step}), slots)
+        for key in keys.tolist():
+            expected.setdefault(key, []).append(key * 100 + step)
+        ending = np.array([key for key in expected if pick.random() < 0.6], int)
+        slots = store.index.find_each(ending * 0x9E3779B9, ending, ending * 0, ending % 97)
+        assert sorted(store.get(slots)["n"] if len(slots) else []) == sorted(n for key in ending for n in expected.pop(key))
+        store.remove(slots)
+        before = store.index.capacity
+        version = store.commit()
+        trimmed += store.index.capacity < before
+        assert len(store.index) == len(expected)
+        store, other = (other, store) if step % 4 else (None, None)  # two take turns, and now and then there are new ones
+    assert trimmed > 1
+    store = UnalignedStore(tmp_path / "store", version, options)
+    assert sorted(store.get(store.index.live())["n"]) == sorted(n for numbers in expected.values() for n in numbers)
+    assert store.index.capacity < 4000

@@ -6,7 +6,7 @@ than half of the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -61,11 +61,12 @@ def catch_up(index: KeyIndex, before: Groups, after: Groups) -> Slots | None:
     return None if later is None else index.replace(_batches(after, later))
 
 
-def write(index: KeyIndex, log: Groups, chance: int = 0) -> None:
+def write(index: KeyIndex, log: Groups, slots_named: Callable[[], int], chance: int = 0) -> bool:
     """Append the slots that changed, or a picture when that has become cheaper than reading the changes.
 
     That is when a half of the slots have changed, or a quarter, or something between, by ``chance``: instances that began
-    together are not to write their pictures in the same micro-batch.
+    together are not to write their pictures in the same micro-batch. Before a picture the index lets go of free slots, if it
+    has many. ``slots_named`` gives a number above those of all slots that rows on disk name. Gives whether slots have gone.
     """
     changes, pictures = groups_of(log, CHANGES), groups_of(log, PICTURE)
     allowed = max(_LEAST_CHANGES, index.capacity * (4 + chance % 5) // 16)
@@ -74,9 +75,11 @@ def write(index: KeyIndex, log: Groups, chance: int = 0) -> None:
     if log.rows_of(changes) + index.touched <= allowed and len(changes) < most:
         for batch in index.changes():
             log.append(CHANGES << KIND_BITS | number, batch)
-        return
+        return False
+    trimmed = index.sparse and index.trim(slots_named())
     log.drop([*changes, *pictures])
     log.append(PICTURE << KIND_BITS | number, index.picture())
+    return trimmed
 
 
 def _batches(log: Groups, groups: list[int]) -> Iterator[pa.RecordBatch]:

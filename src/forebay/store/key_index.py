@@ -41,6 +41,9 @@ _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "siblin
 
 _MOST_STORED = 2**31 - 1
 
+_LEAST_TRIMMED, _SPARSE = 1 << 16, 4
+"""Free slots at the end are let go of where there are so many slots, and so many for each one that was needed."""
+
 _AT_ONCE = 1 << 16
 """Rows that are placed at a time: there must be room for as many more windows."""
 
@@ -110,6 +113,7 @@ class KeyIndex:
         self._dirty = np.zeros(0, np.uint8)
         self._earliest = np.empty((2, 0), np.int64)
         self._scalars = np.zeros(len(kernels.SCALARS), np.int64)
+        self._peak = 0  # no fewer windows than there were at any time since the last picture
 
     def __len__(self) -> int:
         """Number of windows, absorbed ones included."""
@@ -291,6 +295,28 @@ class KeyIndex:
     # versions -------------------------------------------------------------------------------------------------------
 
     @property
+    def sparse(self) -> bool:
+        """Whether most slots are free, and were since the last `picture`."""
+        return self.capacity >= max(_LEAST_TRIMMED, _SPARSE * max(self._peak, len(self)))
+
+    def trim(self, least: int) -> bool:
+        """Let go of free slots at the end, if most slots are there; gives whether it has. A `picture` must follow.
+
+        ``least`` slots stay: generations begin anew in those that come after them, so nothing on disk may name these.
+        """
+        used = np.flatnonzero(self.columns.generation[: self._scalars[USED]] & 1)
+        top = max(least, int(used[-1]) + 1 if len(used) else 0)
+        if self.capacity < max(_LEAST_TRIMMED, _SPARSE * top):
+            return False
+        free = self._free[: self._scalars[FREE]]
+        free = free[free < top]
+        self._free[: len(free)] = free
+        self._scalars[USED], self._scalars[FREE], self._ordered = top, len(free), 0
+        self._resize(top + max(top // 4, self._peak))
+        self._lay_out(int(self._scalars[FILLED]))
+        return True
+
+    @property
     def touched(self) -> int:
         """Number of slots changed since the last `changes`."""
         return int(self._scalars[TOUCHED])
@@ -319,7 +345,7 @@ class KeyIndex:
     def picture(self) -> pa.RecordBatch:
         """All of it as it is in memory, compressed, a row for each part; the slots count as unchanged from now on."""
         self._dirty[:] = 0
-        self._scalars[TOUCHED] = 0
+        self._scalars[TOUCHED] = self._peak = 0
         self._sort_free()
         parts = self.parts
         del parts["dirty"]
@@ -467,6 +493,7 @@ class KeyIndex:
 
     def _reserve(self, rows: int) -> None:
         """Make room for so many more windows."""
+        self._peak = max(self._peak, len(self) + rows)
         missing = rows - int(self._scalars[FREE]) - (self.capacity - int(self._scalars[USED]))
         if missing > 0:
             self._resize(self.capacity + max(missing, self.capacity // 4, 64))
@@ -476,8 +503,12 @@ class KeyIndex:
         """Keep the directory at most 5/8 full."""
         needed = int(self._scalars[FILLED]) + rows
         if needed * 8 > len(self._directory) * 5:
-            before, self._directory = self._directory, np.full(1 << (needed * 2 - 1).bit_length(), EMPTY, np.int64)
-            kernels.widen(before, self._directory)
+            self._lay_out(needed)
+
+    def _lay_out(self, keys: int) -> None:
+        """Have a directory for so many keys."""
+        before, self._directory = self._directory, np.full(max(16, 1 << (keys * 2 - 1).bit_length()), EMPTY, np.int64)
+        kernels.widen(before, self._directory)
 
     def _allocate(self, capacity: int) -> None:
         """Records of windows, each in a cache line of its own."""

@@ -293,7 +293,9 @@ class UnalignedStore:
         self.flush()
         self.compact()
         self._extents.combine(self.index, self._merged)
-        index_log.write(self.index, self._log, int(self.base.secret or "0", 16))
+        named, chance = lambda: self._extents.slots_named, int(self.base.secret or "0", 16)
+        if index_log.write(self.index, self._log, named, chance):
+            self._forget_slots()
         return self._log.commit(fired_until, counters or self.base.counters, batch)
 
     def snapshot(self, directory: Path) -> None:
@@ -450,6 +452,12 @@ class UnalignedStore:
             longer = np.zeros(self.index.capacity, np.int32)
             longer[: len(self._loaded)] = self._loaded
             self._loaded = longer
+
+    def _forget_slots(self) -> None:
+        """Have nothing more of what is known by slot: some slots have gone, and will be new ones."""
+        self._extents.forget_addresses()
+        self._prefetched.clear()
+        self._loaded, self._horizon = np.zeros(self.index.capacity, np.int32), EARLIEST
 
     def _merged(self, batch: pa.RecordBatch, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
         if self.merge is None:

@@ -97,6 +97,15 @@ class WindowExtents:
     def _width(self, number: int) -> float:
         return self._log.bytes_of([number]) / max(1, self._log.rows_of([number]))
 
+    @property
+    def slots_named(self) -> int:
+        """A number above those of all slots that rows on disk name, dead rows included."""
+        return max((int(slots.max()) + 1 for n in self.numbers if len(slots := self._pieces_of(n).slot)), default=0)
+
+    def forget_addresses(self) -> None:
+        """Read again where rows lie when that is needed next."""
+        self._addresses = None
+
     # reading ---------------------------------------------------------------------------------------------------------
 
     @property
