@@ -176,6 +176,22 @@ def test_an_attempt_that_has_stalled_at_the_first_micro_batch_is_not_shown(tmp_p
     assert sum(batch.num_rows for batch in operator.read()) == 30
 
 
+def test_the_state_of_operators_that_share_a_layout_is_not_mixed(tmp_path):
+    stores = [store_at(Root(tmp_path)) for _ in range(2)]
+    for number in range(2):
+        for place, store in enumerate(stores):
+            put(store, np.arange(10) + 100 * place + 10 * number)
+            store.commit(None, None, number)
+    (operator,) = inspection.operators(Root(tmp_path))
+    for action in (operator.read, operator.manifests):
+        with pytest.raises(InvalidArgument, match="several operators share") as raised:
+            list(action())
+        assert all(store.directory.name in str(raised.value) for store in stores)
+    done = CliRunner().invoke(app, ["state", "list", str(tmp_path)])
+    assert (done.exit_code, "cannot be told whose rows are whose" in " ".join(done.output.split())) == (0, True)
+    assert not list(inspection.verify(operator))
+
+
 def test_a_later_layout_that_is_not_as_it_was_written_is_found(tmp_path):
     root, name = Root(tmp_path), Location.new(Root(tmp_path), 0, LAYOUT).layout
     layouts.record(root, name, layouts.history(root, name), {**LAYOUT, "aggregates": {"m": {}, "n": {}}}, since=3)

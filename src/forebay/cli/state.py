@@ -46,8 +46,13 @@ def list_(location: Location) -> None:
             console.print(f"[bold]{operator.id}[/]  {escape(layout['window'])}, {layout['pattern']}")
             console.print(f"  keys {escape(', '.join(layout['keys']) or 'none')}")
             console.print(f"  aggregates {escape(', '.join(layout['aggregates']))}")
+            try:
+                instances = operator.instances
+            except InvalidArgument as error:
+                console.print(f"  {escape(str(error))}")
+                continue
             table = Table("vnode", "versions", "batch", "fired until", "rows", "MB", "rows in", "late")
-            for instance in operator.instances:
+            for instance in instances:
                 newest = instance.at()
                 if newest is None:
                     table.add_row(str(instance.vnode), str(len(instance.versions)), "none that Spark has committed")

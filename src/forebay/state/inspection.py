@@ -222,9 +222,24 @@ class OperatorState:
 
     @cached_property
     def instances(self) -> list[InstanceState]:
-        """The instances, in the order of their virtual nodes."""
-        found = instances.listed(self.root.safe).values()
-        return [InstanceState(self.root.within(name), name, self, versions) for name, versions in found]
+        """The instances, in the order of their virtual nodes.
+
+        Raises
+        ------
+        InvalidArgument
+            If a virtual node has several that have gone on: they are of several operators, and nothing says which of which.
+        """
+        found = instances.by_node(self.root.safe)
+        for vnode, there in found.items():
+            rivals = [name for name, versions in there if any(version.number > 1 for version in versions)]
+            if len(rivals) > 1:
+                raise InvalidArgument(
+                    f"several operators share {self.id}: virtual node {vnode} has the instances {' and '.join(rivals)}. They "
+                    "are alike in windows, keys and aggregates, and it cannot be told whose rows are whose. Give the "
+                    "aggregates of one other names when the query is first started. `forebay state verify` reads all of them."
+                )
+        chosen = [there[-1] for there in found.values()]
+        return [InstanceState(self.root.within(name), name, self, versions) for name, versions in chosen]
 
     def chosen(self, batch: int | None = None) -> list[tuple[InstanceState, Version]]:
         """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""

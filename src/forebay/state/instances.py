@@ -21,12 +21,15 @@ def listed(operator: Archive) -> dict[int, tuple[str, dict[Version, float]]]:
     its first micro-batch leave, it is the one that went on: that has more than a first version, or of equals the one that
     was written to last. An attempt that stalled may write its first version later than that.
     """
-    found: dict[int, tuple[str, dict[Version, float]]] = {}
+    return {vnode: there[-1] for vnode, there in by_node(operator).items()}
+
+
+def by_node(operator: Archive) -> dict[int, list[tuple[str, dict[Version, float]]]]:
+    """All instances of each virtual node as in `listed`, the one that it chooses last."""
+    found: dict[int, list[tuple[str, dict[Version, float]]]] = {}
     for name, there in every(operator).items():
-        vnode = int(filenames.vnode_of(name))
-        if vnode not in found or _went_on(found[vnode][1]) < _went_on(there):
-            found[vnode] = name, there
-    return {vnode: found[vnode] for vnode in sorted(found)}
+        found.setdefault(int(filenames.vnode_of(name)), []).append((name, there))
+    return {vnode: sorted(found[vnode], key=lambda each: _went_on(each[1])) for vnode in sorted(found)}
 
 
 def _went_on(versions: dict[Version, float]) -> tuple[bool, float]:
