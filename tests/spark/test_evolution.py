@@ -275,7 +275,7 @@ def test_update_mode(growing, tmp_path):
         return fb.groupBy(growing.streaming(wide=True), fb.window("ts", *WINDOW), "key").agg(*aggregates)
 
     growing.grow(0, 1)
-    run(query(fb.max("i"), fb.sum("i")), tmp_path, "update")
+    run(query(fb.min("i"), fb.sum("i")), tmp_path, "update")
     growing.grow(2, 3, 4)
     batches = []
     aggregates = [fb.sum("i"), fb.max("u")]
@@ -313,6 +313,13 @@ def layout(**aggregates):
         ([{"join(left)": {}, "left.x": {"a_0": "int"}}], {"join(left)": {}, "left.y": {"a_0": "int"}}, False),
         ([{"f(x)": {"a_1#1": "int"}}], {"f(x)": {"a_1#1": "int"}, "n": {}}, False),
         ([{"n": {}, "count(x)": {"a_x": "int"}}], {"n": {}, "count(DISTINCT x)": {"a_x": "int"}}, False),
+        ([{"n": {}, "sum(x)": {"a_x": "int"}}], {"n": {}, "sum(X)": {"a_X": "int"}}, False),
+        ([{"n": {}, "sum(x)": {"a_x": "int"}}], {"n": {}, "sum(CAST(x AS BIGINT))": {"a_1": "bigint"}}, False),
+        ([{"n": {}, "sum(x)": {"a_x": "int"}}], {"n": {}, "sum(y)": {"a_y": "decimal(9,2)"}}, True),
+        ([{"n": {}, "sum(x)": {"a_x": "int"}}], {"n": {}, "max(y)": {"a_y": "int"}}, True),
+        ([{"n": {}, "sum(x)": {"a_x": "int"}}], {"n": {}, "sum(x)": {"a_x": "int"}, "sum(y)": {"a_y": "int"}}, True),
+        ([{"n": {}, "count(*)": {}}], {"n": {}, "count(1)": {"a_1": "int"}}, False),
+        ([{"n": {}, "percentile(x, 0.5)": {"a_x": "int"}}], {"n": {}, "percentile(x, 0.9)": {"a_x": "int"}}, True),
         ([{"count(x)": {"a_x": "int"}}], {"count(x)": {"a_x": "int"}, "count(DISTINCT x)": {"a_x": "int"}}, True),
         ([{"n": {}, "count(DISTINCT x)": {"a_x": "int"}}], {"n": {}, "count(x)": {"a_x": "int"}}, True),
     ],
@@ -386,6 +393,7 @@ def test_what_cannot_be_carried_over_is_refused_before_a_row_is_read(growing, tm
         "narrower": (query(fb.sum("i"), wide=False), "sum(i) of a_i bigint"),
         "others": (query(fb.max("i"), fb.count("*")), "max(i)"),
         "different": (query(fb.sum("i"), fb.count_distinct("i", counted=True)), "count(DISTINCT i) of a_i"),
+        "spelled": (query(fb.sum("i"), fb.sum("DEC"), fb.count("i")), "sum(DEC) may be sum(dec) in another spelling"),
         "pattern": (query(fb.sum("i"), fb.median("i")), "the checkpoint has RMW, the query now has AAR"),
         "scale": (
             fb.groupBy(

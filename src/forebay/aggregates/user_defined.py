@@ -17,6 +17,8 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.errors import ForebayError, InvalidArgument, ProcessorFailed
 
+_LISTS = pa.ListType | pa.LargeListType | pa.FixedSizeListType
+
 
 @dataclass(frozen=True)
 class UserFunction:
@@ -149,13 +151,36 @@ def returned(value: Any, schema: pa.Schema, name: str, caller: str, *, exactly: 
                 f"{name} returned {type(value).__name__}; "
                 f"{caller} needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
             )
+        if not table.num_rows and not table.num_columns:
+            return schema.empty_table()
         missing = [name for name in schema.names if name not in table.column_names]
         if missing:
             raise InvalidArgument(f"{name} returned the columns {table.column_names}; its schema also names {missing}")
         if exactly and len(table.column_names) > len(schema.names):
             raise InvalidArgument(f"{name} returned the columns {table.column_names}; its schema has only {schema.names}")
-        return table.select(schema.names).cast(schema)
+        table = table.select(schema.names)
+        for had, wanted in zip(table.schema, schema, strict=True):
+            _require_fields(f"{name} returned {wanted.name}", had.type, wanted.type, dicts=isinstance(value, pd.DataFrame))
+        return table.cast(schema)
     except ForebayError:
         raise
     except BaseException as error:  # a panic of polars is no Exception
         raise InvalidArgument(f"{name} returned rows that do not fit its schema {schema}: {error}") from error
+
+
+def _require_fields(told: str, had: pa.DataType, wanted: pa.DataType, *, dicts: bool) -> None:
+    """`InvalidArgument` where a struct lacks fields, which to cast it would make NULL.
+
+    Structs of pandas are dicts, which may leave fields out, as for Spark; but not have others in their place.
+    """
+    if pa.types.is_struct(had) and pa.types.is_struct(wanted):
+        has, needs = ([field.name for field in kind] for kind in (had, wanted))
+        lacks = [name for name in needs if name not in has]
+        if lacks and not (dicts and {*has} <= {*needs}):
+            raise InvalidArgument(f"{told} with the fields {has}; its schema also names {lacks}")
+        for name in {*has} & {*needs}:
+            _require_fields(f"{told}.{name}", had.field(name).type, wanted.field(name).type, dicts=dicts)
+    elif isinstance(had, _LISTS) and isinstance(wanted, _LISTS):
+        _require_fields(told, had.value_type, wanted.value_type, dicts=dicts)
+    elif pa.types.is_map(had) and pa.types.is_map(wanted):
+        _require_fields(told, had.item_type, wanted.item_type, dicts=dicts)

@@ -234,9 +234,9 @@ class OperatorState:
             rivals = [name for name, versions in there if any(version.number > 1 for version in versions)]
             if len(rivals) > 1:
                 raise InvalidArgument(
-                    f"several operators share {self.id}: virtual node {vnode} has the instances {' and '.join(rivals)}. They "
-                    "are alike in windows, keys and aggregates, and it cannot be told whose rows are whose. Give the "
-                    "aggregates of one other names when the query is first started. `forebay state verify` reads all of them."
+                    f"several operators share {self.id}: virtual node {vnode} has the instances {' and '.join(rivals)}. "
+                    "They are alike in windows, keys and aggregates, and it cannot be told whose rows are whose. Give the "
+                    "aggregates of one other names when the query is first started. `forebay state verify` reads all of it."
                 )
         chosen = [there[-1] for there in found.values()]
         return [InstanceState(self.root.within(name), name, self, versions) for name, versions in chosen]

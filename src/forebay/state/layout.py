@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -182,24 +183,34 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
 
     It may when nothing but aggregates differ from the last one, at least one has stayed, those that have read the columns
     that they read before, and no column has ever had a wider type. What is added starts as if its columns had been NULL
-    until now. Joins keep their columns. ``count(x)`` is not replaced by the number of different values of ``x``: an earlier
-    release wrote both so.
+    until now. Joins keep their columns. Nothing takes the place of what may be the same in another spelling. ``count(x)`` is
+    not replaced by the number of different values of ``x``: an earlier release wrote both so.
     """
     before = history[-1]
     old, new = before["aggregates"], layout["aggregates"]
     if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new):
         return False
-    stays = _without_further_keys(before) == _without_further_keys(layout)
     types = {name: kind for columns in new.values() for name, kind in columns.items()}
     had = [(name, kind) for form in history for columns in form["aggregates"].values() for name, kind in columns.items()]
+    fits = all(widens(kind, types[name]) for name, kind in had if name in types)
+    same_columns = all(_read(new[text]) <= _read(old[text]) for text in {*old} & {*new} if not _is_apply(text))
+    counted = {text.replace(DISTINCT, "") for text in {*new} - {*old} if DISTINCT in text}
     columns_of_joins = [{text for text in form if not _is_join(text)} for form in (old, new) if any(map(_is_join, form))]
-    return (
-        all(widens(kind, types[name]) for name, kind in had if name in types)
-        and all(_read(new[text]) <= _read(old[text]) for text in {*old} & {*new} if not _is_apply(text))
-        and {text.replace(DISTINCT, "") for text in {*new} - {*old} if DISTINCT in text}.isdisjoint({*old} - {*new})
-        and (not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1])
-        and (stays or not any(NAMESAKE in name for name in (*types, *dict(had))))
-    )
+    same_join = not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1]
+    stays = _without_further_keys(before) == _without_further_keys(layout)
+    told_apart = stays or not any(NAMESAKE in name for name in (*types, *dict(had)))
+    respelled = next(_respelled(old, new), None)
+    return fits and same_columns and same_join and told_apart and not respelled and counted.isdisjoint({*old} - {*new})
+
+
+def _respelled(old: Layout, new: Layout) -> Iterator[tuple[str, str]]:
+    """Aggregates that went and others that came, as far as they may be the same: of other columns of such types."""
+    for gone, come in itertools.product(sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())):
+        if gone.partition("(")[0] != come.partition("(")[0] or old[gone].keys() == new[come].keys() or _is_join(come):
+            continue
+        kinds = zip(old[gone].values(), new[come].values(), strict=False)  # count(*) has none
+        if all(widens(one, other) or widens(other, one) for one, other in kinds):
+            yield gone, come
 
 
 def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
@@ -211,12 +222,20 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
         if before.get(name) != layout.get(name)
     )
     distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]
-    earlier = "An earlier release may have meant count(...) as the number of different values, which cannot go on. "
+    advice = (
+        "Keys and aggregates are known by how they are written. Aggregates may be added and dropped as long as one stays and "
+        "the pattern is the same, and columns may become wider. "
+    )
+    if distinct == [False, True]:
+        advice += "An earlier release may have meant count(...) as the number of different values, which cannot go on. "
+    for gone, come in _respelled(before["aggregates"], layout["aggregates"]):
+        advice += (
+            f"{come} may be {gone} in another spelling, which would begin with nothing. If it is, write it as before; if it "
+            f"is another one, start the query without {gone} first, and with {come} when a micro-batch has been committed. "
+        )
     return LayoutChanged(
         f"the state in {root.safe} was written by another operator:{differences}\n"
-        "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
-        f"wider. {earlier if distinct == [False, True] else ''}"
-        "Change the query back, or start it with a new checkpoint location."
+        f"{advice}Change the query back, or start it with a new checkpoint location."
     )
 
 

@@ -136,9 +136,11 @@ def bind_call(
         ]
         times_of_results = (assignment.event_time, assignment.result)
         grouped = [*(column for column in times_of_results if column is not None), *key_columns]
-        schema = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema
+        found = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema.fields
+        if not _retains_keys(df):
+            found = [*df.select(*grouped).schema.fields, *found]
     windowed = len(grouped) - len(keys)
-    fields = [*schema.fields[:windowed], *map(nullable_within, schema.fields[windowed:])]
+    fields = [*found[:windowed], *map(nullable_within, found[windowed:])]
     window_and_keys, results = fields[: len(grouped)], fields[len(grouped) :]
     key_fields = window_and_keys[windowed:]
     with analysis():
@@ -195,6 +197,11 @@ def bind_call(
         T.StructType([*window_and_keys, *results]),
         choice,
     )
+
+
+def _retains_keys(df: DataFrame) -> bool:
+    """Whether Spark gives what is grouped by beside the aggregates; forebay does."""
+    return str(df.sparkSession.conf.get("spark.sql.retainGroupColumns")).lower() == "true"
 
 
 def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
