@@ -25,7 +25,10 @@ if not TYPE_CHECKING:
             api = import_module("forebay.api")
             if name in ("__all__", *api.__all__):
                 return globals().setdefault(name, getattr(api, name))
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            more = import_module("forebay.elsewhere").advice(name)
+        else:
+            more = ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{more}")
 
 
 def __dir__() -> list[str]:

@@ -167,8 +167,9 @@ def test_durations(df, durations, message):
         (fb.bool_and("n"), InvalidArgument, "Spark refuses"),
         (fb.max("m"), InvalidArgument, "Spark refuses"),
         (fb.percentile("n", 1.5), InvalidArgument, "Spark refuses"),
-        (fb.max("a"), UnsupportedType, "would have to order array<bigint>"),
-        (fb.first("m"), UnsupportedType, "map<string,bigint>"),
+        (fb.max("a"), UnsupportedType, r"would have to order array<bigint> values\. Write fb\.max_by\(value, order\)"),
+        (fb.min_by("n", "a"), UnsupportedType, r"Write fb\.min_by\(value, order\)"),
+        (fb.first("m"), UnsupportedType, r"map<string,bigint>, .* convert it first, for example with F\.to_json"),
         (fb.sum("ym"), UnsupportedType, "interval"),
         ("count", InvalidArgument, "agg.. got 'count'"),
     ],
@@ -202,6 +203,37 @@ def test_keys_of_an_unsupported_type(df):
         hourly(df, "m").agg(fb.count("*"))
     with pytest.raises(UnsupportedType, match=r"the key c is a .*UTF8_BINARY"):
         hourly(df, "c").agg(fb.count("*"))
+
+
+def test_a_session_in_place_of_a_builder(df):
+    with pytest.raises(InvalidArgument, match=r"a SparkSession; .* write fb\.configure\(SparkSession\.builder\)"):
+        fb.configure(df.sparkSession)
+
+
+def test_a_join_whose_sides_call_the_time_by_other_names(df):
+    other = df.select(F.col("timestamp").alias("at"), "n")
+    with pytest.raises(UnknownColumn, match=r"on the right side there is no column 'timestamp'; .* one name on both sides"):
+        fb.join(df.select("timestamp", "n"), other, "n", fb.window("timestamp", "1 hour"))
+
+
+def test_keys_are_there_where_spark_would_leave_them_out(df):
+    had = hourly(df, "n").agg(fb.count("*")).schema
+    df.sparkSession.conf.set("spark.sql.retainGroupColumns", "false")
+    try:
+        assert hourly(df, "n").agg(fb.count("*")).schema == had
+        sessions = fb.groupBy(df, fb.session_window("timestamp", "1 hour"), "n").agg(fb.count("*"))
+        assert sessions.columns == ["session_window", "n", "count(1)"]
+    finally:
+        df.sparkSession.conf.unset("spark.sql.retainGroupColumns")
+
+
+def test_short_ways_that_spark_has(df):
+    assert hourly(df, "n").count().columns == ["window", "n", "count"]
+    assert hourly(df).max("n", "timestamp").columns == ["window", "max(n)", "max(timestamp)"]
+    for name in ("sum", "avg", "mean", "min"):
+        assert getattr(hourly(df), name)("n").schema == hourly(df).agg(getattr(fb, name)("n")).schema
+    with pytest.raises(InvalidArgument, match="name the columns"):
+        hourly(df).sum()
 
 
 def test_a_window_that_is_none(df):

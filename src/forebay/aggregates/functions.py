@@ -48,6 +48,13 @@ class Aggregate:
             raise InvalidArgument(f"alias() got {name!r}; the name of a result column is a text")
         return replace(self, name=name)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """An aggregate is no Column, whose methods may be looked for."""
+        raise AttributeError(
+            f"an aggregate of forebay has no attribute {name!r}: it is no Column. Use {name} on the column that agg() gives "
+            "for it"
+        )
+
     def _computed_with(self, other: object) -> NoReturn:
         """An aggregate is no Column."""
         raise InvalidArgument(

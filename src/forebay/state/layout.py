@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -223,8 +222,8 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     )
     distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]
     advice = (
-        "Keys and aggregates are known by how they are written. Aggregates may be added and dropped as long as one stays and "
-        "the pattern is the same, and columns may become wider. "
+        "Keys and aggregates are known by how they are written. Aggregates may be added and dropped as long as one stays "
+        "and the pattern is the same, and columns may become wider. "
     )
     if distinct == [False, True]:
         advice += "An earlier release may have meant count(...) as the number of different values, which cannot go on. "

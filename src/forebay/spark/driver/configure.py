@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
-from forebay.errors import UnsupportedConfiguration
+from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark.driver import shared_classes
 from forebay.spark.properties import PREFIX
 from forebay.spark.worker import site
@@ -86,6 +86,11 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     >>> session.conf.get("spark.sql.streaming.stateStore.providerClass").rpartition(".")[2]
     'RocksDBStateStoreProvider'
     """
+    if not isinstance(builder, SparkSession.Builder):
+        raise InvalidArgument(
+            f"configure() got a {type(builder).__name__}; it takes the builder of a session. Where there is a session "
+            "already, write fb.configure(SparkSession.builder).getOrCreate(): it gives that one what it lacks."
+        )
     given = _given(builder)
     if "spark.remote" in given:
         raise UnsupportedConfiguration(

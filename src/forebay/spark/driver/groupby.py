@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import Column, DataFrame
 
+from forebay.aggregates import functions
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import joins_streams
@@ -162,6 +164,47 @@ class GroupedStream:
         results = run(self._df, bound, conf, tuple(text_of(each.condition) for each in conditions))
         return matching(results, conditions)
 
+    def count(self) -> DataFrame:
+        """Count the rows of each window and key, in a column ``count`` as Spark has it.
+
+        Examples
+        --------
+        >>> import forebay as fb
+        >>> ticks = spark.range(6).selectExpr("timestamp_seconds(id) at", "id % 2 odd")
+        >>> fb.groupBy(ticks, fb.window("at", "1 minute"), "odd").count().orderBy("odd").select("odd", "count").show()
+        +---+-----+
+        |odd|count|
+        +---+-----+
+        |  0|    3|
+        |  1|    3|
+        +---+-----+
+        <BLANKLINE>
+        """
+        return self.agg(functions.count("*").alias("count"))
+
+    def sum(self, *columns: str) -> DataFrame:
+        """Add up columns; the same as `agg` with a ``fb.sum`` of each."""
+        return self._of_each(functions.sum, columns)
+
+    def avg(self, *columns: str) -> DataFrame:
+        """Take the mean of columns; the same as `agg` with a ``fb.avg`` of each."""
+        return self._of_each(functions.avg, columns)
+
+    mean = avg
+
+    def min(self, *columns: str) -> DataFrame:
+        """Take the smallest value of columns; the same as `agg` with a ``fb.min`` of each."""
+        return self._of_each(functions.min, columns)
+
+    def max(self, *columns: str) -> DataFrame:
+        """Take the largest value of columns; the same as `agg` with a ``fb.max`` of each."""
+        return self._of_each(functions.max, columns)
+
+    def _of_each(self, function: Callable[[str], Aggregate], columns: Sequence[str]) -> DataFrame:
+        if not columns:
+            raise InvalidArgument("name the columns; Spark takes all numbers where none is named, forebay does not")
+        return self.agg(*map(function, columns))
+
 
 def groupBy(df: DataFrame, window: Window, *keys: Keys) -> GroupedStream:
     """Group a stream by windows over event time and, within them, by keys.
@@ -200,7 +243,10 @@ def groupBy(df: DataFrame, window: Window, *keys: Keys) -> GroupedStream:
     """
     require_classic("groupBy()", df)
     if not isinstance(window, TimeWindow | SessionWindow | CountWindow | PrecedingWindow | WholeKey | CustomWindow):
-        raise InvalidArgument(f"groupBy() got {got(window)} for its window; write for example fb.window('time', '1 hour')")
+        raise InvalidArgument(
+            f"groupBy() got {got(window)} for its window; write for example fb.window('time', "
+            "'1 hour'), or fb.rolling(df, ...) for all rows of a key without a window"
+        )
     return GroupedStream(df, window, keys_of("groupBy()", keys))
 
 

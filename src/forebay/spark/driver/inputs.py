@@ -195,7 +195,10 @@ def require_supported(kind: T.DataType, what: str) -> None:
                 f"{what} is a {kind.simpleString()}; only binary collation is supported. Use collate({what}, 'UTF8_BINARY')"
             )
     elif not isinstance(kind, _PLAIN) and kind.typeName() != "time":
-        raise UnsupportedType(f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first")
+        raise UnsupportedType(
+            f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first, for example with "
+            "F.to_json, or drop it if it is not needed"
+        )
 
 
 def require_carried(kind: T.DataType, what: str) -> None:
@@ -262,7 +265,11 @@ def _require_types(aggregate: Aggregate, text: str, kinds: list[T.DataType]) -> 
         require_supported(kind, f"the argument of {text}")
     ordered = _ORDERED.get(aggregate.function)
     if ordered is not None and isinstance(kinds[ordered], T.ArrayType | T.StructType):
-        raise UnsupportedType(f"{text} would have to order {kinds[ordered].simpleString()} values")
+        instead = aggregate.function if ordered else f"{aggregate.function}_by"
+        raise UnsupportedType(
+            f"{text} would have to order {kinds[ordered].simpleString()} values. Write fb.{instead}(value, order), with "
+            "the part of it that decides for order."
+        )
     if COUNTED in aggregate.options and isinstance(kinds[0], T.ArrayType | T.StructType | T.MapType):
         raise UnsupportedType(f"{text} would have to count {kinds[0].simpleString()} values; leave counted out")
     if aggregate.function in _AS_DOUBLE | _ADDED_UP and not isinstance(kinds[0], T.NumericType | T.StringType):

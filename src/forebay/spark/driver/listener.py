@@ -245,9 +245,17 @@ def _require_possible(mode: str, plan: str) -> None:
             )
         changing = layout["pattern"] == "RMW" and layouts.kind_of(layout) == "window" and "firing" not in layout
         if mode != "Update" or not changing:
+            windowed = layouts.kind_of(layout) in ("window", "session_window", "custom_window")
+            joined = any(text.startswith(JOIN) for text in layout["aggregates"])
+            aggregates = "" if joined else f": {', '.join(layout['aggregates'])}"
+            early = (
+                " Medians and percentiles can be such with counted=True; and in append mode firing(every=...) gives results "
+                "before a window ends."
+            )
             raise UnsupportedConfiguration(
-                f"outputMode({mode.lower()!r}) is not possible for {layout['window']}: {', '.join(layout['aggregates'])}. "
-                'Use outputMode("append"). Update mode is for tumbling and sliding windows with incremental aggregates.'
+                f"outputMode({mode.lower()!r}) is not possible for {layout['window']}{aggregates}. Use "
+                'outputMode("append"). Update mode is for tumbling and sliding windows with incremental aggregates.'
+                f"{early if windowed and not joined else ''}"
             )
 
 
