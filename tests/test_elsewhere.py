@@ -22,7 +22,7 @@ def test_what_is_to_be_written_instead_is_there():
     ("name", "message"),
     [
         ("countDistinct", "has no attribute 'countDistinct'; write fb.count_distinct"),
-        ("corr", r"has no attribute 'corr'; for aggregates that it lacks there is fb\.apply"),
+        ("corr", r"has no attribute 'corr'; F\.corr is Spark's, .* there is fb\.apply"),
         ("nothing_of_the_kind", "has no attribute 'nothing_of_the_kind'$"),
         ("_private", "has no attribute '_private'$"),
     ],

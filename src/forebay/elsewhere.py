@@ -33,4 +33,6 @@ def advice(name: str) -> str:
         return f"; write {INSTEAD[name]}"
     from pyspark.sql import functions
 
-    return "; for aggregates that it lacks there is fb.apply" if hasattr(functions, name) else ""
+    if not hasattr(functions, name):
+        return ""
+    return f"; F.{name} is Spark's, and makes a Column. For an aggregate that forebay lacks there is fb.apply"

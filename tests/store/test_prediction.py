@@ -291,3 +291,14 @@ def test_narrow_rows_count_in_memory_with_what_finds_them(tmp_path):
         store.append(pa.record_batch({"n": (keys % 100).astype(np.int8)}), store.index.place_counting(keys, keys)[0])
         assert store.memory_bytes - store.index.nbytes <= 1 << 20, step
     assert store._extents.numbers
+
+
+def test_of_windows_that_are_due_together_those_that_were_not_read_ahead_are_soon(tmp_path):
+    store, keys = store_at(tmp_path, options=Options(memory_bytes=8 << 20, read_batch_ratio=0.01)), np.arange(2000)
+    slots = add(store, keys, keys * 0, keys * 0 + 1)
+    store.commit()
+    for begin in range(0, 2000, 5):
+        some = slots[begin : begin + 5]
+        assert values(store, some) == list(range(begin, begin + 5))
+        store.remove(some)
+    assert store.metrics.hits > 1500

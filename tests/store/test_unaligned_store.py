@@ -384,3 +384,40 @@ def test_slots_that_many_windows_had_go_when_few_are_left_and_no_row_comes_back(
     store = UnalignedStore(tmp_path / "store", version, options)
     assert sorted(store.get(store.index.live())["n"]) == sorted(n for numbers in expected.values() for n in numbers)
     assert store.index.capacity < 4000
+
+
+@pytest.mark.parametrize("often", [1, 2, 3])
+def test_nothing_in_memory_names_slots_that_have_gone(tmp_path, monkeypatch, often):
+    """Windows that come later get slots, and generations, that others had of whom rows were read ahead."""
+    monkeypatch.setattr(key_index, "_LEAST_TRIMMED", 64)
+    monkeypatch.setattr(index_log, "_MOST_CHANGES", 1)
+    for module in (extent_log, window_extents):
+        monkeypatch.setattr(module, "LEAST_COMPACTED", 0)
+    store, keys = UnalignedStore(tmp_path / "store", None, Options(64 << 20, read_batch_ratio=0.5)), np.arange(2000)
+
+    def put(first, some=keys):
+        slots = store.index.place_exact(some + first, some + first, some, some + 10)
+        store.append(pa.record_batch({"n": some + first}), slots)
+        return slots
+
+    slots = put(0)
+    for turn in range(1, often):  # the slots have later generations
+        store.commit()
+        store.get(slots)
+        store.remove(slots)
+        slots = put(turn * 10_000)
+    store.commit()
+    assert store.get(slots[1000:1001])["n"].to_list() == [(often - 1) * 10_000 + 1000]
+    assert store.metrics.prefetched_rows >= 900
+    store.remove(slots)
+    before = store.index.capacity
+    for _ in range(10):
+        store.commit()
+        store.remove(put(0, keys[:1]))
+    store.commit()
+    assert store.index.capacity < before // 4
+    assert len(store._prefetched) == 0
+    slots = put(90_000)
+    store.commit()
+    assert sorted(store.get(slots)["n"]) == (keys + 90_000).tolist()
+    assert store.get(slots[1500:1501])["n"].to_list() == [91_500]

@@ -48,12 +48,14 @@ class Aggregate:
             raise InvalidArgument(f"alias() got {name!r}; the name of a result column is a text")
         return replace(self, name=name)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """An aggregate is no Column, whose methods may be looked for."""
-        raise AttributeError(
-            f"an aggregate of forebay has no attribute {name!r}: it is no Column. Use {name} on the column that agg() gives "
-            "for it"
-        )
+    if not TYPE_CHECKING:  # which would take any name for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """An aggregate is no Column, whose methods may be looked for."""
+            raise AttributeError(
+                f"an aggregate of forebay has no attribute {name!r}: it is no Column. Use {name} on the column that agg() "
+                "gives for it"
+            )
 
     def _computed_with(self, other: object) -> NoReturn:
         """An aggregate is no Column."""

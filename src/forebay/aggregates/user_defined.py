@@ -151,7 +151,7 @@ def returned(value: Any, schema: pa.Schema, name: str, caller: str, *, exactly: 
                 f"{name} returned {type(value).__name__}; "
                 f"{caller} needs a polars.DataFrame, pandas.DataFrame or pyarrow.Table"
             )
-        if not table.num_rows and not table.num_columns:
+        if not len(value) and not table.num_columns:
             return schema.empty_table()
         missing = [name for name in schema.names if name not in table.column_names]
         if missing:
@@ -178,7 +178,7 @@ def _require_fields(told: str, had: pa.DataType, wanted: pa.DataType, *, dicts: 
         lacks = [name for name in needs if name not in has]
         if lacks and not (dicts and {*has} <= {*needs}):
             raise InvalidArgument(f"{told} with the fields {has}; its schema also names {lacks}")
-        for name in {*has} & {*needs}:
+        for name in (name for name in needs if has.count(name) == 1):
             _require_fields(f"{told}.{name}", had.field(name).type, wanted.field(name).type, dicts=dicts)
     elif isinstance(had, _LISTS) and isinstance(wanted, _LISTS):
         _require_fields(told, had.value_type, wanted.value_type, dicts=dicts)

@@ -47,12 +47,12 @@ def list_(location: Location) -> None:
             console.print(f"  keys {escape(', '.join(layout['keys']) or 'none')}")
             console.print(f"  aggregates {escape(', '.join(layout['aggregates']))}")
             try:
-                instances = operator.instances
+                operator.require_one()
             except InvalidArgument as error:
                 console.print(f"  {escape(str(error))}")
                 continue
             table = Table("vnode", "versions", "batch", "fired until", "rows", "MB", "rows in", "late")
-            for instance in instances:
+            for instance in operator.instances:
                 newest = instance.at()
                 if newest is None:
                     table.add_row(str(instance.vnode), str(len(instance.versions)), "none that Spark has committed")
@@ -132,7 +132,8 @@ def verify(location: Location) -> None:
                 console.print(f"[red]damaged[/] {operator.id}/{instance}: {escape(message)}")
                 damage += 1
             versions = sum(len(instance.versions) for instance in operator.instances)
-            console.print(f"{operator.id}: {versions} versions of {len(operator.instances)} virtual nodes")
+            nodes = len({instance.vnode for instance in operator.instances})
+            console.print(f"{operator.id}: {versions} versions of {nodes} virtual nodes")
     if damage:
         raise typer.Exit(1)
 

@@ -17,8 +17,10 @@ from forebay.harness.events import BLOCK, END, Events, Times, Watermarks
 from forebay.harness.keys import key_numbers
 
 UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000}
-_DAY = 86_400_000_000
 """What whole or decimal numbers in a column of times may count, in microseconds."""
+
+_DAY = 86_400_000_000
+"""Microseconds."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Behind ``forebay state`` and ``spark.read.format("forebay-state")``.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -222,24 +223,22 @@ class OperatorState:
 
     @cached_property
     def instances(self) -> list[InstanceState]:
-        """The instances, in the order of their virtual nodes.
+        """The instances, in the order of their virtual nodes; several for one node if several operators share a layout."""
+        found: list[tuple[str, dict[Version, float]]] = []
+        for there in instances.by_node(self.root.safe).values():
+            found += [each for each in there if any(version.number > 1 for version in each[1])] or there[-1:]
+        return [InstanceState(self.root.within(name), name, self, versions) for name, versions in found]
 
-        Raises
-        ------
-        InvalidArgument
-            If a virtual node has several that have gone on: they are of several operators, and nothing says which of which.
-        """
-        found = instances.by_node(self.root.safe)
-        for vnode, there in found.items():
-            rivals = [name for name, versions in there if any(version.number > 1 for version in versions)]
-            if len(rivals) > 1:
+    def require_one(self) -> None:
+        """`InvalidArgument` if several operators share the layout: nothing says which instance is of which."""
+        for one, other in itertools.pairwise(self.instances):
+            if one.vnode == other.vnode:
                 raise InvalidArgument(
-                    f"several operators share {self.id}: virtual node {vnode} has the instances {' and '.join(rivals)}. "
-                    "They are alike in windows, keys and aggregates, and it cannot be told whose rows are whose. Give the "
-                    "aggregates of one other names when the query is first started. `forebay state verify` reads all of it."
+                    f"several operators share {self.id}: virtual node {one.vnode} has the instances {one.name} and "
+                    f"{other.name}. They are alike in windows, keys and aggregates, and it cannot be told whose rows are "
+                    'whose. Write an argument of one with another name, as fb.sum(F.col("x").alias("y")), when the query is '
+                    "first started. `forebay state verify` reads all of it."
                 )
-        chosen = [there[-1] for there in found.values()]
-        return [InstanceState(self.root.within(name), name, self, versions) for name, versions in chosen]
 
     def chosen(self, batch: int | None = None) -> list[tuple[InstanceState, Version]]:
         """The version of each instance that a micro-batch left, the newest unless given; those without state left out."""
@@ -251,8 +250,9 @@ class OperatorState:
         Raises
         ------
         InvalidArgument
-            If there is no such micro-batch, or its versions are not kept any more.
+            If there is no such micro-batch, or its versions are not kept any more; or if several operators share the layout.
         """
+        self.require_one()
         if batch is not None:
             self._require(batch)
         return [(instance, instance.at(batch)) for instance in self.instances]

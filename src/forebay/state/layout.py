@@ -198,12 +198,18 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
     same_join = not columns_of_joins or columns_of_joins[0] == columns_of_joins[-1]
     stays = _without_further_keys(before) == _without_further_keys(layout)
     told_apart = stays or not any(NAMESAKE in name for name in (*types, *dict(had)))
-    respelled = next(_respelled(old, new), None)
+    respelled = next(_respelled(before, layout), None)
     return fits and same_columns and same_join and told_apart and not respelled and counted.isdisjoint({*old} - {*new})
 
 
-def _respelled(old: Layout, new: Layout) -> Iterator[tuple[str, str]]:
-    """Aggregates that went and others that came, as far as they may be the same: of other columns of such types."""
+def _respelled(before: Layout, layout: Layout) -> Iterator[tuple[str, str]]:
+    """Aggregates that went and others that came, as far as they may be the same: of other columns of such types.
+
+    Patterns are told by their names and windows, so that nobody takes one for another.
+    """
+    old, new = before["aggregates"], layout["aggregates"]
+    if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new) or kind_of(layout) == "patterns":
+        return
     for gone, come in itertools.product(sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())):
         if gone.partition("(")[0] != come.partition("(")[0] or old[gone].keys() == new[come].keys() or _is_join(come):
             continue
@@ -227,7 +233,7 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     )
     if distinct == [False, True]:
         advice += "An earlier release may have meant count(...) as the number of different values, which cannot go on. "
-    for gone, come in _respelled(before["aggregates"], layout["aggregates"]):
+    for gone, come in _respelled(before, layout):
         advice += (
             f"{come} may be {gone} in another spelling, which would begin with nothing. If it is, write it as before; if it "
             f"is another one, start the query without {gone} first, and with {come} when a micro-batch has been committed. "

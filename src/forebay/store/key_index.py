@@ -42,7 +42,7 @@ _STORED = ("high", "low", "start", "end", "ett", "generation", "parent", "siblin
 _MOST_STORED = 2**31 - 1
 
 _LEAST_TRIMMED, _SPARSE = 1 << 16, 4
-"""Free slots at the end are let go of where there are so many slots, and so many for each one that was needed."""
+"""Free slots at the end are let go of where there are so many slots, and so many for each one that may have been needed."""
 
 _AT_ONCE = 1 << 16
 """Rows that are placed at a time: there must be room for as many more windows."""
@@ -299,14 +299,15 @@ class KeyIndex:
         """Whether most slots are free, and were since the last `picture`."""
         return self.capacity >= max(_LEAST_TRIMMED, _SPARSE * max(self._peak, len(self)))
 
-    def trim(self, least: int) -> bool:
+    def trim(self, least: Callable[[], int]) -> bool:
         """Let go of free slots at the end, if most slots are there; gives whether it has. A `picture` must follow.
 
-        ``least`` slots stay: generations begin anew in those that come after them, so nothing on disk may name these.
+        So many slots as ``least`` gives stay: generations begin anew in those that come after them, so nothing on disk may
+        name these.
         """
-        used = np.flatnonzero(self.columns.generation[: self._scalars[USED]] & 1)
-        top = max(least, int(used[-1]) + 1 if len(used) else 0)
-        if self.capacity < max(_LEAST_TRIMMED, _SPARSE * top):
+        used, most = np.flatnonzero(self.columns.generation[: self._scalars[USED]] & 1), self.capacity // _SPARSE
+        top = int(used[-1]) + 1 if len(used) else 0
+        if self.capacity < _LEAST_TRIMMED or top > most or (top := max(top, least())) > most:
             return False
         free = self._free[: self._scalars[FREE]]
         free = free[free < top]

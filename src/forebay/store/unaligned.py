@@ -386,7 +386,7 @@ class UnalignedStore:
         """
         count = int(self.options.read_batch_ratio * len(self.index))
         self._read_alone += len(requested)
-        is_near = self.index.columns.ett[requested].max() <= self._horizon
+        is_near = self.index.columns.ett[requested].max() < self._horizon
         if not count or count < len(requested) or (is_near and self._read_alone <= count):
             return np.empty(0, np.int32)
         self._read_alone = 0

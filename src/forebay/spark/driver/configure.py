@@ -86,16 +86,16 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     >>> session.conf.get("spark.sql.streaming.stateStore.providerClass").rpartition(".")[2]
     'RocksDBStateStoreProvider'
     """
-    if not isinstance(builder, SparkSession.Builder):
+    if not isinstance(builder, SparkSession.Builder) and not hasattr(builder, "getOrCreate"):
         raise InvalidArgument(
             f"configure() got a {type(builder).__name__}; it takes the builder of a session. Where there is a session "
             "already, write fb.configure(SparkSession.builder).getOrCreate(): it gives that one what it lacks."
         )
     given = _given(builder)
-    if "spark.remote" in given:
+    if "spark.remote" in given or not isinstance(builder, SparkSession.Builder):
         raise UnsupportedConfiguration(
-            f"the builder makes a Spark Connect session, of {given['spark.remote']}; forebay needs a classic one. Give it a "
-            "master, and no remote."
+            f"the builder makes a Spark Connect session, of {given.get('spark.remote', 'some host')}; forebay needs a "
+            "classic one. Give it a master, and no remote."
         )
     for name, value in wanted(given).items():
         if name not in given:

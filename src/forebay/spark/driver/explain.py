@@ -86,5 +86,6 @@ def _seen(states: list[OperatorState]) -> str:
     """What the stores of an operator have seen of its windows."""
     from forebay.store.profile import Profile
 
-    parts = (part for state in states for part in state.chosen())
-    return Profile.of(instance.unaligned(version).index for instance, version in parts).advice
+    found = ((instance, instance.at()) for state in states for instance in state.instances)
+    stores = (instance.unaligned(newest.version) for instance, newest in found if newest and newest.version)
+    return Profile.of(store.index for store in stores).advice
