@@ -26,7 +26,8 @@ def write(directory: Path, document: Path | None, mark: str = "race") -> None:
     (directory / "report.html").write_text(page(facts, tables, picture))
     if document is not None:
         rounds = runs["round"].n_unique()
-        about = f"Medians of {rounds} rounds, least and most in brackets. {facts}."
+        told = "One round" if rounds == 1 else f"Medians of {rounds} rounds, least and most in brackets"
+        about = f"{told}. {facts}."
         replace(document, mark, f"{about}\n\n{tables}")
 
 
