@@ -3,7 +3,8 @@
 A window lives in a *slot*, a record of one cache line. The windows of a key are a chain, the one that starts last first, so
 that a row that arrives in order looks at one or two of them. A directory, an open-addressing hash table, finds the chain of
 a key by the key's 128-bit identity. Slots are used again: the *generation* of a slot is odd while a window lives in it and
-grows with every use, so that rows on disk that name a slot and a generation are live or dead without being touched.
+grows with every use, so that rows on disk that name a slot and a generation are live or dead without being touched. Only in
+slots that no row names any more, and that the index has let go of (`KeyIndex.trim`), it begins anew.
 
 Merged windows: the window that absorbs another becomes its *parent*. The absorbed one leaves the directory and keeps its
 slot until the parent goes, so rows that name it still belong somewhere.

@@ -108,8 +108,8 @@ class UnalignedStore:
         self._extents = WindowExtents(self._log, form)
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
-        self._horizon = EARLIEST  # of what was read ahead last
-        self._read_alone = 0  # windows that nothing was read ahead with since then
+        self._horizon = EARLIEST  # the last ETT of the windows that were read ahead last
+        self._read_alone = 0  # how many windows were read since then with nothing ahead
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
         """Become a later version, which another process has made, if only what it has changed needs to be read.
