@@ -125,11 +125,13 @@ def first(engine: str, function: str) -> None:
 def started(engine: str, function: str, *, kept: bool) -> list[float]:
     """Seconds: of the first two micro-batches of a process, and from its start to the end of the first."""
     command = [sys.executable, __file__, "--first", engine, function]
-    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--conf {OPTIONS}=-Xshare:auto pyspark-shell"}
+    given = {} if kept else {OPTIONS: "-Xshare:auto"}
+    if engine == "spark":  # which has no use for the workers that `fb.configure` has started
+        given["spark.python.use.daemon"] = "false"
+    arguments = " ".join(f"--conf {name}={value}" for name, value in given.items())
+    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"}
     began = time.time()
-    ended = subprocess.run(
-        command, env=None if kept else env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
-    )
+    ended = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     *batches, at = json.loads(ended.stdout.splitlines()[-1])
     return [*batches, at - began]
 

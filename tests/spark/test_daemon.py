@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 from streams import generate, run
 
 import forebay as fb
@@ -44,15 +45,14 @@ def test_all_workers_come_from_one_process_which_has_loaded_what_they_need(spark
     assert daemons == {row.daemon for row in seen} and len(daemons) == 1
 
 
-def test_the_process_is_started_when_the_first_query_is_planned_and_once(spark, tmp_path):
+def test_the_process_is_started_when_a_session_is_made_and_once(spark):
     for thread in threading.enumerate():
         if thread.name == early.GROUP:
             thread.join()
     jobs, begun = spark.sparkContext.statusTracker(), set(spark.sparkContext.statusTracker().getJobIdsForGroup(early.GROUP))
     early._begun.discard(spark.sparkContext)
-    stream = generate(spark, tmp_path, keys=6, rows=100, files=2).streaming("0 seconds")
     for _ in range(2):
-        fb.groupBy(stream, fb.window("ts", "1 second"), "key").agg(fb.count("*"))
+        assert fb.configure(SparkSession.builder).getOrCreate().sparkContext is spark.sparkContext
     deadline = time.monotonic() + 60
     while [jobs.getJobInfo(job).status for job in set(jobs.getJobIdsForGroup(early.GROUP)) - begun] != ["SUCCEEDED"]:
         assert time.monotonic() < deadline, "no such job has ended, or more than one"

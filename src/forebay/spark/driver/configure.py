@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
-from forebay.spark.driver import shared_classes
+from forebay.spark.driver import early, shared_classes
 from forebay.spark.properties import PREFIX
 from forebay.spark.worker import site
 
@@ -113,7 +114,30 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     local = master.startswith("local")
     if local and SparkContext._active_spark_context is None:  # not any Python has the module of `DAEMON`
         os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
+    return _starting_workers(builder)
+
+
+def _starting_workers(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Have a session that the builder makes start the daemon of its Python workers at once, in local mode."""
+    make = builder.getOrCreate
+
+    def get_or_create() -> SparkSession:
+        session = make()
+        if _starts_early(dict(session.sparkContext.getConf().getAll())):
+            early.start(session)
+        return session
+
+    builder.getOrCreate = get_or_create  # type: ignore[method-assign]  # which makes no class of builders of its own
     return builder
+
+
+def _starts_early(conf: Mapping[str, str]) -> bool:
+    if not is_local(conf["spark.master"]) or conf.get(DAEMON) != LOADED:
+        return False
+    if sys.platform != "linux" or conf.get("spark.python.use.daemon", "true") != "true":
+        return False
+    # Elsewhere a thread has the job group of any other one (PYSPARK_PIN_THREAD=false).
+    return isinstance(SparkContext._gateway, ClientServer)
 
 
 def wanted(given: Mapping[str, str]) -> dict[str, str]:

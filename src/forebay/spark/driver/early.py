@@ -1,4 +1,4 @@
-"""Python workers that start while a query is still being planned.
+"""Python workers that start while a user's program is still busy with other things.
 
 Spark starts the daemon that it forks workers from when a task first needs a worker. The first micro-batch of a session would
 wait until the daemon has loaded what workers need. A job of one row has it started meanwhile.
@@ -7,17 +7,13 @@ wait until the daemon has loaded what workers need. A job of one row has it star
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pyarrow as pa
-from py4j.clientserver import ClientServer
 from pyspark import SparkContext
-from pyspark.sql import DataFrame, SparkSession
-
-from forebay.spark.driver.configure import DAEMON, LOADED, is_local
+from pyspark.sql import SparkSession
 
 GROUP = "forebay-early"
 """The job group of that job, and the name of the thread."""
@@ -26,30 +22,17 @@ _begun: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 
 
 def start(session: SparkSession) -> None:
-    """Have Spark start the daemon of `configure` in local mode, unless that has been done."""
-    context = session.sparkContext
-    if context in _begun:
-        return
-    _begun.add(context)
-    if _wanted(dict(context.getConf().getAll())):
-        row = session.range(1, numPartitions=1).mapInArrow(_same, "id long")
-        threading.Thread(target=_run, args=[context, row], name=GROUP, daemon=True).start()
+    """Have Spark start its daemon, unless that has been done for the context of this session."""
+    if session.sparkContext not in _begun:
+        _begun.add(session.sparkContext)
+        threading.Thread(target=_run, args=[session], name=GROUP, daemon=True).start()
 
 
-def _wanted(conf: Mapping[str, str]) -> bool:
-    if not is_local(conf["spark.master"]) or conf.get(DAEMON) != LOADED:
-        return False
-    if sys.platform != "linux" or conf.get("spark.python.use.daemon", "true") != "true":
-        return False
-    # Elsewhere a thread has the job group of any other one (PYSPARK_PIN_THREAD=false).
-    return isinstance(SparkContext._gateway, ClientServer)
-
-
-def _run(context: SparkContext, row: DataFrame) -> None:
+def _run(session: SparkSession) -> None:
     # The session may be stopped meanwhile, for which pyspark has many errors. A query tells what is wrong with its workers.
     with contextlib.suppress(Exception):
-        context.setJobGroup(GROUP, "start of the Python workers")
-        row.collect()
+        session.sparkContext.setJobGroup(GROUP, "start of the Python workers")
+        session.range(1, numPartitions=1).mapInArrow(_same, "id long").collect()
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
