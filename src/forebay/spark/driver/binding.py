@@ -6,8 +6,9 @@ refuses is refused here with Spark's reason.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -34,44 +35,13 @@ from forebay.spark.driver.assignments import CustomWindow, Window
 from forebay.spark.driver.columns import got, quoted, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
-from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
+from forebay.spark.driver.planner import BoundOperator, Call, Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, Sides
 from forebay.state.layout import APPLY, DISTINCT
-from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding
+from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding, Windows
 
 NOTHING = "a_"
 """The input column of an operator without keys and inputs."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call bound to the columns and types of its DataFrame: what an operator of it would be.
-
-    Attributes
-    ----------
-    windowing : Windowing
-        Its windows.
-    keys : tuple of Key
-        Its keys.
-    times : dict
-        Columns for pack alone, by name.
-    aggregation : Aggregation, UserFunction or WindowJoin
-        What is computed.
-    reads : dict
-        The input columns that each aggregate reads.
-    schema : StructType
-        The result.
-    choice : Choice
-        The store.
-    """
-
-    windowing: Windowing
-    keys: tuple[Key, ...]
-    times: dict[str, Column]
-    aggregation: Aggregation | UserFunction | WindowJoin
-    reads: dict[str, tuple[str, ...]]
-    schema: T.StructType
-    choice: Choice
 
 
 def bind(
@@ -88,18 +58,7 @@ def bind(
     key_names = tuple(f"k{position}" for position in range(len(keys)))
     call = bind_call(df, window, keys, key_names, aggregates, inputs, firing, idle_timeout)
     packed = inputs.columns if keys or inputs.columns else [F.lit(True).alias(NOTHING)]  # rows without columns would be none
-    return planned(
-        df,
-        conf,
-        call.windowing,
-        call.keys,
-        call.times,
-        packed,
-        call.aggregation,
-        {text: {name: inputs.types[name] for name in names} for text, names in call.reads.items()},
-        call.schema,
-        call.choice,
-    )
+    return planned(df, conf, replace(call, packed=packed))
 
 
 def bind_call(
@@ -112,7 +71,10 @@ def bind_call(
     firing: Firing | None = None,
     idle_timeout: int | None = None,
 ) -> Call:
-    """Bind a call whose keys are packed as ``key_names``, and whose inputs are collected with those of others."""
+    """Bind a call whose keys are packed as ``key_names``, and whose inputs are collected with those of others.
+
+    What is packed is left open: `Call.packed` has nothing.
+    """
     sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
     apply = None if sides else _only_apply(aggregates)
     named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
@@ -126,77 +88,122 @@ def bind_call(
             "the global window of a stream never ends. Say when it fires: fb.global_window(every='10 seconds') or "
             "fb.global_window(everyRows=100)"
         )
-    aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
-    aligned = aligned and firing is None  # each key's windows fire for themselves when rows come
     key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    shown = [column for column in (assignment.event_time, assignment.result) if column is not None]
     with analysis():
-        unnamed = [_unnamed(aggregate) for aggregate in named]
-        spark_columns = [
-            column if each.name is None else column.alias(each.name) for each, column in zip(named, unnamed, strict=True)
-        ]
-        times_of_results = (assignment.event_time, assignment.result)
-        grouped = [*(column for column in times_of_results if column is not None), *key_columns]
-        found = df.groupBy(*grouped).agg(*(spark_columns or [F.count("*")])).schema.fields
-        if not _retains_keys(df):
-            found = [*df.select(*grouped).schema.fields, *found]
-    windowed = len(grouped) - len(keys)
-    fields = [*found[:windowed], *map(nullable_within, found[windowed:])]
-    window_and_keys, results = fields[: len(grouped)], fields[len(grouped) :]
-    key_fields = window_and_keys[windowed:]
-    with analysis():
+        spark_columns = [_unnamed(each) for each in named]
+        fields = _analysed(df, [*shown, *key_columns], named, spark_columns)
         require_deterministic(df, key_columns)
+    window_fields, others = fields[: len(shown)], list(map(nullable_within, fields[len(shown) :]))
+    key_fields, results = others[: len(keys)], others[len(keys) :]
     for field in key_fields:
         require_supported(field.dataType, f"the key {field.name}")
 
-    aggregation: Aggregation | UserFunction | WindowJoin
-    reads: dict[str, tuple[str, ...]]
     if apply:
-        results = _own_fields(apply)
-        with analysis():
-            shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
-        aggregation = UserFunction(apply.function, shown, arrow_schema(T.StructType(results)))
-        holistic = [f"apply({getattr(apply.function, '__name__', type(apply.function).__name__)})"]
-        reads = {APPLY: tuple(column for column, _ in shown)}
+        computed = _applied(df, apply, inputs)
     elif sides:
-        results = sides.fields
-        side, *names = inputs.add([F.col(SIDE), *map(F.col, sides.columns)])
-        columns = dict(zip(sides.columns, names, strict=True))
-        left, right = (tuple(columns[name] for name, _ in each) for each in (sides.left, sides.right))
-        aggregation = WindowJoin(sides.how, side, left, right)
-        holistic = [f"join({sides.how})"]
-        reads = {text: (side, *(columns[name] for name in names)) for text, names in sides.reads.items()}
+        computed = _joined(sides, inputs)
     else:
-        with analysis():
-            bound = inputs.bind(named, results)
-        aggregation = Aggregation(key_names, bound)
-        rows = isinstance(windows, Preceding) or any(each.function in HOLISTIC and not each.counted for each in bound)
-        texts = [_text(aggregate, column, rows=rows) for aggregate, column in zip(named, unnamed, strict=True)]
-        if df.isStreaming:
-            require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
-        holistic = [text for text, each in zip(texts, bound, strict=True) if each.function in HOLISTIC and not each.counted]
-        reads = {text: aggregate.inputs for text, aggregate in zip(texts, bound, strict=True)}
+        moving = isinstance(windows, Preceding)
+        computed = _aggregated(df, named, spark_columns, results, key_names, inputs, moving=moving)
     if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
         raise InvalidArgument(
             f"current() is for the windows of fb.preceding; {assignment.text} is of no row more than another"
         )
-    choice = choose(holistic, aligned=aligned, moving=isinstance(windows, Preceding))
-    if isinstance(window, CustomWindow) and window.incremental and holistic:
-        raise InvalidArgument(f"the window is to be incremental, but {choice.reason}; leave incremental out")
     told = tuple(
         Key(text_of(key), column, field.dataType) for key, column, field in zip(keys, key_columns, key_fields, strict=True)
     )
+    choice = _chosen(window, windows, firing, computed.holistic)
     if df.isStreaming:
         require_alike(df, "keys", [key.text for key in told], key_columns)
     unsaid = text_of(time) if isinstance(window, CustomWindow) else None
     return Call(
-        Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout, unsaid),
-        told,
-        {TIME: time, **assignment.columns},
-        aggregation,
-        reads,
-        T.StructType([*window_and_keys, *results]),
-        choice,
+        windowing=Windowing(windows, assignment.kind, assignment.text, firing, idle_timeout, unsaid),
+        keys=told,
+        times={TIME: time, **assignment.columns},
+        aggregation=computed.aggregation,
+        reads=computed.reads,
+        schema=T.StructType([*window_fields, *key_fields, *computed.fields]),
+        choice=choice,
     )
+
+
+def _analysed(df: DataFrame, grouped: list[Column], named: list[Aggregate], columns: list[Column]) -> list[T.StructField]:
+    """The result as Spark has it: what is grouped by, and then the aggregates, or some other column if there are none."""
+    aliased = [column if each.name is None else column.alias(each.name) for each, column in zip(named, columns, strict=True)]
+    found = df.groupBy(*grouped).agg(*(aliased or [F.count("*")])).schema.fields
+    return found if _retains_keys(df) else [*df.select(*grouped).schema.fields, *found]
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """What a call computes of the rows of a window.
+
+    Attributes
+    ----------
+    aggregation : Aggregation, UserFunction or WindowJoin
+        Computes it.
+    fields : list of StructField
+        The columns of the result, but for window and keys.
+    holistic : list of str
+        What needs all rows of the window.
+    reads : dict
+        The columns that each aggregate reads, and their types.
+    """
+
+    aggregation: Aggregation | UserFunction | WindowJoin
+    fields: list[T.StructField]
+    holistic: list[str]
+    reads: dict[str, dict[str, str]]
+
+
+def _applied(df: DataFrame, apply: Apply, inputs: Inputs) -> _Computed:
+    fields = _own_fields(apply)
+    with analysis():
+        shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
+    function = UserFunction(apply.function, shown, arrow_schema(T.StructType(fields)))
+    name = getattr(apply.function, "__name__", type(apply.function).__name__)
+    return _Computed(function, fields, [f"apply({name})"], {APPLY: inputs.typed(column for column, _ in shown)})
+
+
+def _joined(sides: Sides, inputs: Inputs) -> _Computed:
+    side, *names = inputs.add([F.col(SIDE), *map(F.col, sides.columns)])
+    columns = dict(zip(sides.columns, names, strict=True))
+    left, right = (tuple(columns[name] for name, _ in each) for each in (sides.left, sides.right))
+    reads = {text: inputs.typed([side, *(columns[name] for name in names)]) for text, names in sides.reads.items()}
+    return _Computed(WindowJoin(sides.how, side, left, right), sides.fields, [f"join({sides.how})"], reads)
+
+
+def _aggregated(
+    df: DataFrame,
+    named: list[Aggregate],
+    columns: list[Column],
+    fields: list[T.StructField],
+    key_names: tuple[str, ...],
+    inputs: Inputs,
+    *,
+    moving: bool,
+) -> _Computed:
+    """Aggregates: Spark's own ``columns`` of them, and the ``fields`` of these. ``moving`` windows precede each row."""
+    with analysis():
+        bound = inputs.bind(named, fields)
+    needs_rows = [each.function in HOLISTIC and not each.counted for each in bound]
+    rows = moving or any(needs_rows)
+    texts = [_text(each, column, rows=rows) for each, column in zip(named, columns, strict=True)]
+    if df.isStreaming:
+        require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
+    reads = {text: inputs.typed(each.inputs) for text, each in zip(texts, bound, strict=True)}
+    return _Computed(Aggregation(key_names, bound), fields, list(itertools.compress(texts, needs_rows)), reads)
+
+
+def _chosen(window: Window, windows: Windows, firing: Firing | None, holistic: list[str]) -> Choice:
+    """The store of such windows and aggregates."""
+    aligned = isinstance(windows, AlignedWindows) or (isinstance(window, CustomWindow) and window.hint == "aligned")
+    aligned = aligned and firing is None  # each key's windows fire for themselves when rows come
+    choice = choose(holistic, aligned=aligned, moving=isinstance(windows, Preceding))
+    if isinstance(window, CustomWindow) and window.incremental and holistic:
+        raise InvalidArgument(f"the window is to be incremental, but {choice.reason}; leave incremental out")
+    return choice
 
 
 def _retains_keys(df: DataFrame) -> bool:

@@ -18,7 +18,7 @@ from forebay.spark.driver.columns import Keys, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
-from forebay.spark.driver.planner import Key, Windowing, planned
+from forebay.spark.driver.planner import Call, Key, Windowing, planned
 from forebay.spark.driver.vehicle import run, run_within_tasks
 from forebay.windows import TIME, Buffered
 
@@ -141,18 +141,17 @@ def _bound(
         require_supported(kind, f"the key {text_of(key)}")
     names = tuple(f"k{place}" for place in range(len(keys)))
     processor = Processor(function, names, shown, arrow_schema(fields), rows, size)
-    bound = planned(
-        df,
-        conf,
-        Windowing(Buffered(wait or 0, rows, size), "buffer", "buffer"),
-        [Key(text_of(key), column, kind) for key, column, kind in zip(keys, columns, kinds, strict=True)],
-        {TIME: F.timestamp_micros(F.lit(0))},
-        inputs.columns,
-        processor,
-        {"rows": dict(inputs.types)},
-        fields,
-        Choice(Pattern.AUR, _reason(wait, processor)),
+    call = Call(
+        windowing=Windowing(Buffered(wait or 0, rows, size), "buffer", "buffer"),
+        keys=[Key(text_of(key), column, kind) for key, column, kind in zip(keys, columns, kinds, strict=True)],
+        times={TIME: F.timestamp_micros(F.lit(0))},
+        packed=inputs.columns,
+        aggregation=processor,
+        reads={"rows": dict(inputs.types)},
+        schema=fields,
+        choice=Choice(Pattern.AUR, _reason(wait, processor)),
     )
+    bound = planned(df, conf, call)
     return run_within_tasks(df, bound) if wait is None else run(df, bound, conf)
 
 

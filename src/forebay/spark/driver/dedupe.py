@@ -15,7 +15,7 @@ from forebay.spark.driver.columns import interval, keys_of, lasting, quoted, tex
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.inputs import nullable_within, require_carried, require_supported
-from forebay.spark.driver.planner import Key, Windowing, planned
+from forebay.spark.driver.planner import Call, Key, Windowing, planned
 from forebay.spark.driver.vehicle import run
 from forebay.windows import FirstRows
 
@@ -83,17 +83,15 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     for field in df.schema.fields:
         require_carried(field.dataType, field.name)
     rows = [F.col(quoted(name)).alias(f"a{place}") for place, name in enumerate(df.columns)]
-    bound = planned(
-        df,
-        conf,
-        Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)", event_time=text_of(time)),
-        [Key(text_of(column), column, field.dataType) for column, field in zip(columns, fields, strict=True)],
-        lasting(time, interval(duration)),
-        rows,
-        Aggregation((), ()),
-        {"first row": {}},
-        T.StructType([nullable_within(field) for field in df.schema.fields]),
-        Choice(Pattern.RMW, "that a key is known is all that is kept of it"),
+    call = Call(
+        windowing=Windowing(FirstRows(), "dedupe", f"dedupe(within {duration} us)", event_time=text_of(time)),
+        keys=[Key(text_of(column), column, field.dataType) for column, field in zip(columns, fields, strict=True)],
+        times=lasting(time, interval(duration)),
+        packed=rows,
+        aggregation=Aggregation((), ()),
+        reads={"first row": {}},
+        schema=T.StructType([nullable_within(field) for field in df.schema.fields]),
+        choice=Choice(Pattern.RMW, "that a key is known is all that is kept of it"),
         stored_keys=False,
     )
-    return run(df, bound, conf)
+    return run(df, planned(df, conf, call), conf)

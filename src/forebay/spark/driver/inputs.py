@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkTypeError
@@ -65,6 +65,10 @@ class Inputs:
     def add(self, columns: Sequence[Column]) -> tuple[str, ...]:
         """The names of input columns for some expressions. They are compared as Spark does, not by their text alone."""
         return tuple(map(self._name_of, columns, self._kinds_of(columns)))
+
+    def typed(self, names: Iterable[str]) -> dict[str, str]:
+        """Input columns with their types, as the layout has them."""
+        return {name: self.types[name] for name in names}
 
     def bind(self, aggregates: Sequence[Aggregate], results: Sequence[T.StructField]) -> tuple[BoundAggregate, ...]:
         """Aggregates bound to input columns; ``results`` are the columns that Spark would give for them."""

@@ -66,37 +66,18 @@ class Key:
     kind: T.DataType
 
 
-def planned(
-    df: DataFrame,
-    conf: Conf,
-    windowing: Windowing,
-    keys: Sequence[Key],
-    times: Mapping[str, Column],
-    packed: Sequence[Column],
-    aggregation: Aggregation | UserFunction | WindowJoin | Processor,
-    reads: Mapping[str, Mapping[str, str]],
-    schema: T.StructType,
-    choice: Choice,
-    *,
-    stored_keys: bool = True,
-    rows: Sequence[Column] = (),
-) -> BoundOperator:
-    """Plan an operator over a DataFrame.
+@dataclass(frozen=True)
+class Call:
+    """A call bound to the columns and types of its DataFrame: what an operator of it would be.
 
-    Parameters
+    Attributes
     ----------
-    df : DataFrame
-        The input.
-    conf : Conf
-        The settings.
     windowing : Windowing
         Its windows.
     keys : sequence of Key
         Its keys. They are packed as ``k0, k1, ...``.
     times : mapping
         Columns for pack alone, by name: the event time, and the end of a row's window where the row brings that.
-    packed : sequence of Column
-        What is packed and stored beside the keys: the inputs of the aggregates.
     aggregation : Aggregation, UserFunction, WindowJoin or Processor
         What is computed.
     reads : mapping
@@ -105,51 +86,76 @@ def planned(
         The result.
     choice : Choice
         The store.
+    packed : sequence of Column
+        What is packed and stored beside the keys: the inputs of the aggregates.
     stored_keys : bool
         Whether keys are columns of the result, and so stored with the rows.
     rows : sequence of Column
         The columns that the input has for the user, if they are not all that there are.
     """
-    capture = None
-    if conf.capture_trace and df.isStreaming:
-        require_capturable(windowing.windows, windowing.firing, choice.pattern, windowing.text)
-        by = ", ".join(key.text for key in keys)
-        capture = Capture(conf.capture_trace, f"{windowing.text} by {by}: {', '.join(reads)}")
-    names = tuple(f"k{place}" for place in range(len(keys)))
-    key_columns = [key.column.alias(name) for name, key in zip(names, keys, strict=True)]
-    high, low = identity([key.column for key in keys], [key.kind for key in keys])
-    kept = [*(key_columns if stored_keys else []), *packed]
-    hashes = {HIGH: high} if choice.pattern in (Pattern.AAR, Pattern.SHARED) else {HIGH: high, LOW: low}
-    beside = [column.alias(name) for name, column in {TIME: times[TIME], **hashes, **times}.items()]
-    firing, idle_timeout = windowing.firing, windowing.idle_timeout
+
+    windowing: Windowing
+    keys: Sequence[Key]
+    times: Mapping[str, Column]
+    aggregation: Aggregation | UserFunction | WindowJoin | Processor
+    reads: Mapping[str, Mapping[str, str]]
+    schema: T.StructType
+    choice: Choice
+    packed: Sequence[Column] = ()
+    stored_keys: bool = True
+    rows: Sequence[Column] = ()
+
+
+def planned(df: DataFrame, conf: Conf, call: Call) -> BoundOperator:
+    """Plan an operator over a DataFrame."""
+    names = tuple(f"k{place}" for place in range(len(call.keys)))
+    key_columns = [key.column.alias(name) for name, key in zip(names, call.keys, strict=True)]
+    high, low = identity([key.column for key in call.keys], [key.kind for key in call.keys])
+    kept = [*(key_columns if call.stored_keys else []), *call.packed]
+    hashes = {HIGH: high} if call.choice.pattern in (Pattern.AAR, Pattern.SHARED) else {HIGH: high, LOW: low}
+    beside = [column.alias(name) for name, column in {TIME: call.times[TIME], **hashes, **call.times}.items()]
     with analysis():
         stored = df.select(*kept).schema
     plan = WindowPlan(
-        windowing.windows,
+        call.windowing.windows,
         pa.schema([(field.name, field.type) for field in arrow_schema(stored)]),  # whatever Spark knows of them otherwise
-        names if stored_keys else (),
-        aggregation,
-        choice.pattern,
-        arrow_schema(schema),
+        names if call.stored_keys else (),
+        call.aggregation,
+        call.choice.pattern,
+        arrow_schema(call.schema),
         conf.options,
-        firing,
-        idle_timeout,
-        identified_by=None if stored_keys else names,
-        capture=capture,
+        call.windowing.firing,
+        call.windowing.idle_timeout,
+        identified_by=None if call.stored_keys else names,
+        capture=_capture(conf.capture_trace, call) if conf.capture_trace and df.isStreaming else None,
     )
-    layout: Layout = {
+    projection = [*beside, *([] if call.stored_keys else key_columns), *kept]
+    return BoundOperator(projection, plan, call.schema, _layout(conf, call), call.choice, call.rows)
+
+
+def _capture(path: str, call: Call) -> Capture:
+    """Where the accesses to the operator's state are written, and what they are called there."""
+    windowing = call.windowing
+    require_capturable(windowing.windows, windowing.firing, call.choice.pattern, windowing.text)
+    by = ", ".join(key.text for key in call.keys)
+    return Capture(path, f"{windowing.text} by {by}: {', '.join(call.reads)}")
+
+
+def _layout(conf: Conf, call: Call) -> Layout:
+    """What the operator's state looks like."""
+    windowing = call.windowing
+    return {
         "kind": windowing.kind,
         "window": windowing.text,
-        **({} if firing is None else {"firing": _told(firing)}),
-        **({} if idle_timeout is None else {"time": "the wall clock's when idle"}),
+        **({} if windowing.firing is None else {"firing": _told(windowing.firing)}),
+        **({} if windowing.idle_timeout is None else {"time": "the wall clock's when idle"}),
         **({} if windowing.event_time is None else {EVENT_TIME: windowing.event_time}),
-        "keys": [f"{key.text} {key.kind.simpleString()}" for key in keys],
-        "aggregates": {text: dict(columns) for text, columns in reads.items()},
-        "pattern": choice.pattern.name,
-        **({SPREAD: _order(conf)} if not keys and _apart(windowing.windows) else {}),
+        "keys": [f"{key.text} {key.kind.simpleString()}" for key in call.keys],
+        "aggregates": {text: dict(columns) for text, columns in call.reads.items()},
+        "pattern": call.choice.pattern.name,
+        **({SPREAD: _order(conf)} if not call.keys and _apart(windowing.windows) else {}),
         **({VNODES: conf.virtual_nodes} if conf.virtual_nodes else {INSTANCES: conf.instances_per_partition}),
     }
-    return BoundOperator([*beside, *([] if stored_keys else key_columns), *kept], plan, schema, layout, choice, rows)
 
 
 def _apart(windows: Windows) -> bool:

@@ -16,7 +16,7 @@ from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.columns import interval, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
-from forebay.spark.driver.planner import Key, Windowing, planned
+from forebay.spark.driver.planner import Call, Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, JoinType, require_same_type, united
 from forebay.spark.driver.sides import TIME as UNITED_TIME
 from forebay.spark.driver.vehicle import run
@@ -81,26 +81,26 @@ class RowJoin:
         time = both.schema[UNITED_TIME]
         wait = F.when(F.col(SIDE), interval(waits[1])).otherwise(interval(waits[0]))
         shown = f"{self.how} join, {text} of {' and '.join(dict.fromkeys(map(text_of, times)))}"
-        bound = planned(
-            both,
-            conf,
-            Windowing(windows(marked), kind, shown),
-            [
+        call = Call(
+            windowing=Windowing(windows(marked), kind, shown),
+            keys=[
                 Key(key, column, field.dataType)
                 for key, column, field in zip(self.keys, key_columns, key_fields, strict=True)
             ],
-            lasting(F.col(UNITED_TIME), wait),
-            inputs.columns,
-            WindowJoin(self.how, side, left, right),
-            {
-                read: {name: inputs.types[name] for name in (side, *marked.values(), *(columns[each] for each in held))}
+            times=lasting(F.col(UNITED_TIME), wait),
+            packed=inputs.columns,
+            aggregation=WindowJoin(self.how, side, left, right),
+            reads={
+                read: inputs.typed([side, *marked.values(), *(columns[each] for each in held)])
                 for read, held in sides.reads.items()
             },
-            T.StructType([T.StructField(EVENT_TIME, time.dataType, metadata=time.metadata), *key_fields, *sides.fields]),
-            Choice(Pattern.AUR, reason),
+            schema=T.StructType(
+                [T.StructField(EVENT_TIME, time.dataType, metadata=time.metadata), *key_fields, *sides.fields]
+            ),
+            choice=Choice(Pattern.AUR, reason),
             rows=sides.rows(self.keys),
         )
-        return run(both, bound, conf)
+        return run(both, planned(both, conf, call), conf)
 
     def _times(self) -> tuple[Column, Column]:
         given = self.time_column

@@ -18,12 +18,12 @@ from forebay.engine.plan import Member, WindowPlan, before_keys
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import arrow_schema, require_alike
 from forebay.spark.driver.assignments import SessionWindow, Window
-from forebay.spark.driver.binding import NOTHING, Call, bind_call
+from forebay.spark.driver.binding import NOTHING, bind_call
 from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text, fixed_microseconds
 from forebay.spark.driver.inputs import Inputs
-from forebay.spark.driver.planner import BoundOperator, Key, Windowing, planned
+from forebay.spark.driver.planner import BoundOperator, Call, Windowing, planned
 from forebay.spark.driver.shared_results import SharedResults, shared_results
 from forebay.state.layout import FURTHER_KEY
 from forebay.windows import END, TIME, SharedWindows, bound_of
@@ -57,28 +57,26 @@ def bind_patterns(
     packed = [*(column.alias(name) for name, column in columns.items()), *inputs.columns]
     if not keys and not packed:
         packed = [F.lit(True).alias(NOTHING)]
-    common: tuple[Key, ...] = calls[0].keys[: len(keys)]
     results = shared_results(
         calls[0].schema.fields[_first(calls[0]) :][: len(keys)],
         {each.name: _own(call, len(keys)) for each, call in zip(asked, calls, strict=True)},
     )
     told = [_told(each.name, call) for each, call in zip(asked, calls, strict=True)]
-    bound = planned(
-        df,
-        conf,
-        Windowing(SharedWindows(), "patterns", f"patterns({text})"),
-        common,
-        {TIME: time, **_ends_of_sessions(asked, time)},
-        packed,
-        Aggregation((), ()),
-        {
-            f"{line}: {aggregate}": {name: inputs.types[name] for name in read} | kinds
+    call = Call(
+        windowing=Windowing(SharedWindows(), "patterns", f"patterns({text})"),
+        keys=calls[0].keys[: len(keys)],
+        times={TIME: time, **_ends_of_sessions(asked, time)},
+        packed=packed,
+        aggregation=Aggregation((), ()),
+        reads={
+            f"{line}: {aggregate}": {**read, **kinds}
             for line, call, kinds in zip(told, calls, _kinds_of(calls, more), strict=True)
             for aggregate, read in call.reads.items()
         },
-        results.given,
-        _choice(told, calls),
+        schema=results.given,
+        choice=_choice(told, calls),
     )
+    bound = planned(df, conf, call)
     members = tuple(
         _member(df.sparkSession, each, call, bound.plan, (*names, *own), len(keys), places)
         for each, call, own, places in zip(asked, calls, more, results.places, strict=True)
