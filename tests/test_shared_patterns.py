@@ -566,7 +566,7 @@ def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
         texts = [f"{number} {'x' * 20_000}" for _ in range(20)]
         references.append(events.append(np.arange(20) + 20 * number, pa.record_batch({"a": texts})))
         events.retain(references[-1])
-        events.settle(lambda each: True, 1, lambda: np.concatenate(references))
+        events.write(lambda each: True, 1, lambda: np.concatenate(references))
         log.commit(None, Counters())
     assert len(events.slices) == 1
 
@@ -591,7 +591,7 @@ def test_a_slice_that_has_as_many_events_as_can_be_numbered_gets_another_beside_
     references = np.concatenate([first, full, more])
     assert (references >> 32).tolist() == [0, 0, 0, 0, 1, 1]
     events.retain(references)
-    events.settle(lambda each: True, 1, lambda: references)
+    events.write(lambda each: True, 1, lambda: references)
     version = log.commit(None, Counters())
     again = EventLog(tmp_path, ExtentLog(tmp_path, version, OPTIONS), AlignedWindows(1000, 1000), OPTIONS)
     last = again.append(np.array([7]), pa.record_batch({"a": [7]}))

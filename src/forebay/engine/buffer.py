@@ -48,7 +48,7 @@ class BufferInstance(ByKeyInstance):
         due = index.due_by_estimate(now)
         start, end = index.bounds(due)
         going = due[end > start]
-        for slots in self._fitting(going) if len(going) else ():
+        for slots in self._loadable(going):
             rows = in_order(self._store.get(slots), SLOT)  # whatever was read ahead of time
             for batch in self._processor.results(rows, [SLOT]):
                 self._count(rows_out=batch.num_rows)

@@ -179,8 +179,10 @@ class ByKeyInstance(ABC):
         for begin in range(0, batch.num_rows, at_once):
             yield batch.slice(begin, at_once)
 
-    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+    def _loadable(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
+        if not len(slots):
+            return
         room = self._plan.options.memory_bytes // LOAD_FACTOR
         if self._store.most_bytes <= room:
             yield slots

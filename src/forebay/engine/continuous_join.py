@@ -39,7 +39,7 @@ class ContinuousJoinInstance(JoinInstance):
             fresh = self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))
             self._place(fresh, *self._windows.waiting(fresh[INSTANT].to_numpy()))
         due = self._store.index.due(watermark + self._windows.granularity)
-        for slots in self._fitting(due) if len(due) else ():  # in the order of their ends, as each key must have it
+        for slots in self._loadable(due):  # in the order of their ends, as each key must have it
             found = self._store.get(slots)
             high, low = self._store.index.identities(found[SLOT].to_numpy())
             identity = pl.Series(HIGH, high), pl.Series(LOW, low)
@@ -64,7 +64,7 @@ class ContinuousJoinInstance(JoinInstance):
         slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
         valid = self._store.index.ends(slots) == ENDLESS
         slots, owners = slots[valid], owners[valid]
-        for some in self._fitting(slots) if len(slots) else ():
+        for some in self._loadable(slots):
             found = self._store.get(some)
             theirs = self._split(found, owners[np.searchsorted(slots, found[SLOT].to_numpy())] * stride)
             yield from self._meet(mine[0], theirs[1], *_ANY_TIME)

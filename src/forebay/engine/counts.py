@@ -59,15 +59,15 @@ class CountInstance(ByKeyInstance):
             touched = np.unique(np.concatenate(self._touched))
             before, now = self._windows.complete(self._store.index.windows(touched)).T
             due = touched[now > before]
-            for slots in self._fitting(due) if len(due) else ():
+            for slots in self._loadable(due):
                 yield from self._fire(slots)
             self._touched.clear()
         self._fired_until = max(self._fired_until, watermark)
 
-    def _fitting(self, slots: Slots) -> Iterator[Slots]:
+    def _loadable(self, slots: Slots) -> Iterator[Slots]:
         """Windows as others' fit, and few enough that their rows fit once for every window that they are in."""
         size = self._windows.size
-        for some in super()._fitting(slots):
+        for some in super()._loadable(slots):
             start, end = self._store.index.bounds(some)
             rows = (end - start + size) * -(-size // self._windows.slide)
             yield from np.split(some, np.flatnonzero(np.diff(np.cumsum(rows) // _REPEATED)) + 1)

@@ -44,7 +44,7 @@ class IntervalJoinInstance(JoinInstance):
         due = self._store.index.due(watermark)
         self._tell_expired(due)
         waiting = due[np.isin(self._sides(due), AWAITED.get(self._join.how, ()))]
-        for slots in self._fitting(waiting) if len(waiting) else ():
+        for slots in self._loadable(waiting):
             rows = self._stored(slots, np.zeros(len(slots), np.int64))
             yield from self._alone(rows.frame.filter(~rows.met))
         self._store.remove(due)
@@ -63,7 +63,7 @@ class IntervalJoinInstance(JoinInstance):
         waiting = self._sides(slots)
         for side, rows in enumerate(sides):
             wanted = (waiting != side) & np.isin(owners, rows.keys)
-            for some in self._fitting(slots[wanted]) if wanted.any() else ():
+            for some in self._loadable(slots[wanted]):
                 stored = self._stored(some, owners[np.searchsorted(slots, some)])
                 before = stored.met.copy()
                 yield from self._meet(*((rows, stored) if side == LEFT else (stored, rows)), *bounds)

@@ -54,7 +54,7 @@ class PaneInstance(ByKeyInstance):
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         due = self._store.index.due_by_estimate(watermark)
-        for slots in self._fitting(due) if len(due) else ():
+        for slots in self._loadable(due):
             yield from self._panes(slots, watermark)
         self._count(windows_fired=len(due))
         self._store.remove(self._store.index.due(watermark - self._firing.allowed_lateness))

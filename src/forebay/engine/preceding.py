@@ -67,7 +67,7 @@ class PrecedingInstance(ByKeyInstance):
         start, end = index.bounds(due)
         self._store.remove(due[start == end])
         waiting = due[start < end]
-        for slots in self._fitting(waiting) if len(waiting) else ():
+        for slots in self._loadable(waiting):
             yield from self._fire(slots, watermark)
         self._fired_until = max(self._fired_until, watermark)
 

@@ -73,7 +73,7 @@ class SessionInstance(ByKeyInstance):
         self._place()
         index = self._store.index
         due = index.due(watermark)
-        for slots in self._fitting(due) if len(due) else ():
+        for slots in self._loadable(due):
             rows, found = self._window_results(slots)
             if self._observer is not None:
                 self._ended(slots, rows, windows_left(index, slots) if self._merging else None)

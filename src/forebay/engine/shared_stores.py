@@ -165,7 +165,7 @@ class SharedStores:
     ) -> Version:
         """Make what the stores hold the next version."""
         holders = self.holders
-        self.events.settle(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]), batch)
+        self.events.write(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]))
         self._log.compact(self.options.max_space_amplification)
         self.changed = False
         return self._log.commit(fired_until, counters, batch)

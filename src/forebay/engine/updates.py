@@ -49,7 +49,7 @@ class UpdateInstance(ByKeyInstance):
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         touched = np.unique(np.concatenate(self._touched)) if self._touched else np.empty(0, np.int32)
-        for slots in self._fitting(touched) if len(touched) else ():
+        for slots in self._loadable(touched):
             merged, found = self._window_results(slots)
             yield from found
             self._store.renew(slots)

@@ -46,7 +46,7 @@ class WholeKeyInstance(ByKeyInstance):
         start, end = index.bounds(due)
         index.schedule(due[start == end], ENDLESS)  # state of releases that did not tell them apart
         due = due[start < end]
-        for slots in self._fitting(due) if len(due) else ():
+        for slots in self._loadable(due):
             rows, found = self._window_results(slots)
             if self._observer is not None and not (self._incremental and every == 0):  # then it gives what it has just put
                 nothing = np.zeros(len(slots), np.int64)

@@ -138,7 +138,7 @@ class AlignedStore:
         self._buffer.setdefault(slice_start, []).append(batch)
         self._buffered_bytes += batch.nbytes
         if self._buffered_bytes > self._options.write_buffer_bytes:
-            self._flush()
+            self._write()
 
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
         """The rows of some slices, with a `SLICE` column, as key-disjoint partitions that fit the memory budget.
@@ -165,12 +165,16 @@ class AlignedStore:
             self._buffered_bytes -= sum(batch.nbytes for batch in self._buffer.pop(start, ()))
         self._log.drop(slices)
 
-    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
-        """Make what the store holds the next version, durable when this returns; the store goes on from there."""
-        self._flush()
+    def flush(self) -> None:
+        """Write what waits in the write buffer, and combine small extents of the slices that have changed."""
+        self._write()
         for start in sorted(self._touched):
             self._log.combine(start, self._combined, self._combine_bytes)
         self._touched.clear()
+
+    def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
+        """Make what the store holds the next version, durable when this returns; the store goes on from there."""
+        self.flush()
         self.compact()
         return self._log.commit(fired_until, counters, batch)
 
@@ -213,7 +217,7 @@ class AlignedStore:
     def _formed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return self.form.of(batch) if self.form else batch
 
-    def _flush(self) -> None:
+    def _write(self) -> None:
         for start in sorted(self._buffer):
             batches = self._buffer[start]
             self._log.append(start, batches[0] if len(batches) == 1 else self._combine(batches))

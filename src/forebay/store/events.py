@@ -291,13 +291,7 @@ class EventLog:
 
     # versions --------------------------------------------------------------------------------------------------------
 
-    def settle(
-        self,
-        needed: Callable[[EventSlice], bool],
-        holders: int,
-        referenced: Callable[[], References],
-        batch: int | None = None,
-    ) -> None:
+    def write(self, needed: Callable[[EventSlice], bool], holders: int, referenced: Callable[[], References]) -> None:
         """Let go of events that nobody needs, and write the others into the log, for its next version.
 
         Parameters
@@ -308,8 +302,6 @@ class EventLog:
             How many patterns have references.
         referenced : callable
             All references that there are.
-        batch : int, optional
-            The micro-batch.
         """
         over = [number for number, each in self._slices.items() if not each.references and not needed(each)]
         for number in over:
@@ -318,10 +310,9 @@ class EventLog:
         self._numbers = {start: number for start, number in self._numbers.items() if number in self._slices}
         self.changes += 1
         self._store.drop(over)
-        base = self._part.base
-        self._store.commit(None, base.counters, batch)
+        self._store.flush()
         self._thin_out(needed, holders, referenced)
-        self._store.commit(None, base.counters, batch)
+        self._store.flush()
         rows = list(map(_ROW, self._slices.values()))
         if rows == self._written:
             return  # to write it anew would leave a file to remove, and so make a version for that, and so on

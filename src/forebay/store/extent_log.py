@@ -287,7 +287,7 @@ class LogPart(Groups):
         return False
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
-        """Have these counters in the next version of the whole log; that version."""
+        """Nothing is committed: have these counters in the next version of the whole log; that version."""
         self._log._counters[self._part] = counters
         return self._log.next
 
