@@ -13,8 +13,9 @@ import pyarrow as pa
 from forebay.aggregates import frequent
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.frequent import COUNT, ITEM, PLACE
-from forebay.aggregates.holistic import percentiles, result_bytes
+from forebay.aggregates.holistic import percentiles
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
+from forebay.aggregates.percentages import result_bytes
 from forebay.aggregates.sketches import joined, of_all
 from forebay.aggregates.sorting import interpolated_counts
 

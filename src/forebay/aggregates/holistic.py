@@ -10,9 +10,11 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.aggregates import percentages
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
+from forebay.aggregates.percentages import percentages_of, result_bytes
 from forebay.aggregates.sorting import interpolated, sort_runs
 
 
@@ -45,21 +47,7 @@ def percentiles(
     aggregate: BoundAggregate, sizes: npt.NDArray[np.int64], of: Callable[[float], npt.NDArray[np.float64]]
 ) -> pa.Array:
     """The percentiles that an aggregate asks for, where groups have so many values, and ``of`` gives one of each group."""
-    percentages = 0.5 if aggregate.function == "median" else aggregate.options["percentage"]
-    if isinstance(percentages, int | float):
-        return pa.array(of(float(percentages)), mask=sizes == 0)
-    columns = [of(float(percentage)) for percentage in percentages]
-    flat = np.stack(columns, axis=1)[sizes > 0].ravel()
-    lengths = np.where(sizes > 0, len(percentages), 0)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-    nulls = pa.array(sizes == 0)
-    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=nulls).cast(aggregate.result)
-
-
-def result_bytes(aggregate: BoundAggregate) -> int:
-    """The bytes of the percentiles that an aggregate asks for, where they are several."""
-    percentages = aggregate.options.get("percentage")
-    return 0 if isinstance(percentages, int | float | None) else 8 * len(percentages)
+    return percentages.results(aggregate, np.stack([*map(of, percentages_of(aggregate))], axis=1), sizes == 0)
 
 
 # the others ------------------------------------------------------------------------------------------------------------

@@ -19,10 +19,12 @@ import pyarrow as pa
 
 from forebay import arrow
 from forebay.aggregates import frame_kernels as kernels
+from forebay.aggregates import percentages
 from forebay.aggregates.aggregation import FUNCTIONS
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.incremental import decimals_of, is_wide, limb
 from forebay.aggregates.parts import with_one_zero
+from forebay.aggregates.percentages import percentages_of
 
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -241,16 +243,9 @@ def _percentile(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -
     name = aggregate.inputs[0]
     ranks, firsts = _ranked(rows[name])
     values = rows[name].gather(firsts).cast(pl.Float64).fill_null(0.0).to_numpy()
-    asked = 0.5 if aggregate.function == "median" else aggregate.options["percentage"]
-    one = isinstance(asked, int | float)
-    percentages = np.array([asked] if one else asked, np.float64)
-    found, sizes = kernels.percentiles(ranks, _valid(rows, name), values, frames.begins, frames.ends, percentages)
-    empty = sizes == 0
-    if one:
-        return pa.array(found[:, 0], mask=empty)
-    offsets = np.concatenate([[0], np.cumsum(np.where(empty, 0, len(percentages)))]).astype(np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(found[~empty].ravel()), mask=pa.array(empty))
-    return lists.cast(aggregate.result)
+    asked = np.array(percentages_of(aggregate))
+    found, sizes = kernels.percentiles(ranks, _valid(rows, name), values, frames.begins, frames.ends, asked)
+    return percentages.results(aggregate, found, sizes == 0)
 
 
 def _distinct(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Array:

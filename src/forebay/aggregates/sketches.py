@@ -11,12 +11,12 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll
+from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll, percentages
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
-from forebay.aggregates.holistic import result_bytes
 from forebay.aggregates.incremental import number_of
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow
+from forebay.aggregates.percentages import Mask, percentages_of, result_bytes
 
 _COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
 
@@ -76,21 +76,17 @@ def _kll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     name = _name(aggregate, f"kll{aggregate.options['k']}")
     sketches, least, most = (partials[f"{name}{what}"] for what in ("", "_least", "_most"))
-    ranks = aggregate.options["percentage"]
-    several = [ranks] if isinstance(ranks, int | float) else ranks
-    found = kll.quantiles(sketches, [float(rank) for rank in several])
-    for place, rank in enumerate(several):
+    ranks = percentages_of(aggregate)
+    found = kll.quantiles(sketches, ranks)
+    for place, rank in enumerate(ranks):
         if rank in (0, 1):
             found[:, place] = (most if rank else least).to_numpy()
     empty = (sketches.list.len() == 0).to_numpy()
-    if isinstance(ranks, int | float):
-        return _as_values(found[:, 0], aggregate.result, empty)
-    offsets = np.concatenate([[0], np.cumsum(np.where(empty, 0, len(several)))]).astype(np.int32)
-    flat = _as_values(found[~empty].ravel(), aggregate.result.value_type)
-    return pa.ListArray.from_arrays(pa.array(offsets), flat, mask=pa.array(empty)).cast(aggregate.result)
+    kind = aggregate.result.value_type if pa.types.is_list(aggregate.result) else aggregate.result
+    return percentages.results(aggregate, found, empty, partial(_as_values, kind))
 
 
-def _as_values(found: npt.NDArray[np.float64], kind: pa.DataType, empty: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def _as_values(kind: pa.DataType, found: npt.NDArray[np.float64], empty: Mask | None) -> pa.Array:
     """Numbers as values of the column's type; the doubles of its largest and smallest ones may be beyond them."""
     if pa.types.is_decimal(kind):
         most = np.nextafter(10.0 ** (kind.precision - kind.scale), 0)

@@ -27,8 +27,9 @@ import pyarrow.flight as flight
 from forebay.errors import CorruptState, ForebayError, ReplicationError, VersionNotFound
 from forebay.replication import chain, chunks, local
 from forebay.replication.application import Application
+from forebay.replication.copies import Held
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
-from forebay.replication.inventory import Held, Inventory
+from forebay.replication.inventory import Inventory
 from forebay.replication.preparations import Preparations
 from forebay.replication.protocol import AVOIDED_SECONDS, Peers, Service
 from forebay.replication.pulls import Pulls
@@ -204,10 +205,7 @@ class Agent(Service):
 
     def _beat(self) -> dict[str, Any]:
         self._told = self.inventory.held()
-        held = {
-            instance: [str(each.version), each.bytes, each.batch, each.own, each.complete]
-            for instance, each in self._told.items()
-        }
+        held = {instance: each.said() for instance, each in self._told.items()}
         with self._lock:
             failures, self._failures = self._failures, {}
             sent, received = self._sent, self._received + self._pulls.received

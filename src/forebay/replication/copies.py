@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from forebay.store.filenames import Version
 
@@ -16,15 +17,48 @@ IN_STEP = 4
 
 
 @dataclass(frozen=True)
-class Replica:
-    """What a host holds of an instance, see `forebay.replication.agent.Held`; and since when it is known to."""
+class Held:
+    """What a host holds of an instance.
+
+    Attributes
+    ----------
+    version : Version
+        The newest version of which it has the manifest.
+    bytes : int
+        Size of that version's files.
+    batch : int
+        The micro-batch that made it, -1 if none did.
+    own : bool
+        Whether it was committed on this host.
+    complete : bool
+        Whether all its files are here.
+    """
 
     version: Version
     bytes: int
     batch: int
     own: bool
     complete: bool
+
+    def said(self) -> list[Any]:
+        """It, as an agent says it to the replication manager; see `Replica.heard`."""
+        return [str(self.version), self.bytes, self.batch, self.own, self.complete]
+
+
+@dataclass(frozen=True)
+class Replica(Held):
+    """What a host holds of an instance, and since when it is known to hold that version."""
+
     since: float
+
+    @classmethod
+    def heard(cls, said: list[Any], before: Replica | None, now: float) -> Replica:
+        """What an agent has said; the same object as before if it is the same."""
+        version, size, batch, own, complete = said
+        if before is None or str(before.version) != version:
+            return cls(Version.parse(version), size, batch, own, complete, now)
+        found = cls(before.version, size, batch, own, complete, before.since)
+        return before if found == before else found
 
 
 Holders = dict[str, Replica]

@@ -7,41 +7,17 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from forebay.errors import ForebayError, StateDirectoryError
+from forebay.replication.copies import Held
 from forebay.replication.holdings import Holdings
 from forebay.replication.preparations import Preparations
 from forebay.replication.pulls import Pulls
-from forebay.replication.uploads import Place, Uploads
+from forebay.replication.queries import ArchivePlace
+from forebay.replication.uploads import Uploads
 from forebay.store import filenames
-from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
-
-
-@dataclass(frozen=True)
-class Held:
-    """What an agent knows of an instance.
-
-    Attributes
-    ----------
-    version : Version
-        The newest version of which it has the manifest.
-    bytes : int
-        Size of that version's files.
-    batch : int
-        The micro-batch that made it, -1 if none did.
-    own : bool
-        Whether it was committed on this host.
-    complete : bool
-        Whether all its files are here.
-    """
-
-    version: Version
-    bytes: int
-    batch: int
-    own: bool
-    complete: bool
 
 
 class Inventory:
@@ -115,7 +91,7 @@ class Inventory:
                     if self._held.get(instance) is held:
                         self._held[instance] = replace(held, complete=complete)
 
-    def upload(self, places: Mapping[str, Place]) -> None:
+    def upload(self, places: Mapping[str, ArchivePlace]) -> None:
         """Have the newest versions of instances uploaded, as far as they are complete."""
         with self._lock:  # a commit wishes for its version after it was noted, so later
             for instance, place in places.items():

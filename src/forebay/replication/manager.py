@@ -18,9 +18,8 @@ from forebay.replication import groups
 from forebay.replication.copies import Copies, Lag, Replica, behind, is_stuck, newest, uploaders
 from forebay.replication.hosts import LOST_SECONDS, Host, Hosts
 from forebay.replication.protocol import Service
-from forebay.replication.queries import Archive, Queries, Unit
+from forebay.replication.queries import ArchivePlace, Queries, Unit
 from forebay.replication.units import Units
-from forebay.store.filenames import Version
 
 REPAIR_SECONDS = 15.0
 """After a host was lost, new ones get replicas only then: its partitions come first, and it may come back."""
@@ -102,7 +101,7 @@ class Manager(Service):
 
     # What the driver asks for.
 
-    def register(self, query: str, partition_of: Callable[[int], int], archive: Archive | None) -> None:
+    def register(self, query: str, partition_of: Callable[[int], int], archive: ArchivePlace | None) -> None:
         """Make a query known: which state partition a virtual node is in, and where its checkpoint keeps state."""
         with self._lock:
             self._queries.register(query, partition_of, archive)
@@ -205,7 +204,7 @@ class Manager(Service):
         now = time.monotonic()
         with self._lock:
             before = self._hosts[address].held if address in self._hosts else {}
-            known = {name: _replica(each, before.get(name), now) for name, each in held.items()}
+            known = {name: Replica.heard(each, before.get(name), now) for name, each in held.items()}
             is_new = self._hosts.tell(Host(host, address, now, known, free, sent, received, uploading))
             if is_new and now > self._hosts.began + STARTING_SECONDS:
                 self._settled = now + SETTLING_SECONDS
@@ -362,12 +361,3 @@ class Manager(Service):
         """The partitions of the queries that are known, as far as any host holds something of them."""
         self._followed.follow(self._hosts)
         return self._followed
-
-
-def _replica(said: list[Any], before: Replica | None, now: float) -> Replica:
-    """What a host holds of an instance as its agent says it; the same object as before if it is the same."""
-    version, size, batch, own, complete = said
-    if before is None or str(before.version) != version:
-        return Replica(Version.parse(version), size, batch, own, complete, now)
-    found = Replica(before.version, size, batch, own, complete, before.since)
-    return before if found == before else found

@@ -12,14 +12,14 @@ from forebay.store.filenames import vnode_of
 Unit = tuple[str, int]
 """A state partition: the directory of its query among what agents hold, and its number."""
 
-Archive = tuple[str, str]
-"""Where a checkpoint keeps a query's state: a location, and a part of it."""
+ArchivePlace = tuple[str, str]
+"""Where a query's archive is, which its checkpoint has: a location, and the part of it that has the state."""
 
 
 @dataclass(frozen=True)
 class _Query:
     partition_of: Callable[[int], int]
-    archive: Archive | None
+    archive: ArchivePlace | None
     ended: float = float("inf")
 
 
@@ -35,7 +35,7 @@ class Queries:
     def __contains__(self, query: str) -> bool:
         return query in self._known
 
-    def register(self, query: str, partition_of: Callable[[int], int], archive: Archive | None) -> None:
+    def register(self, query: str, partition_of: Callable[[int], int], archive: ArchivePlace | None) -> None:
         """Know a query that runs from now on."""
         self._known[query] = _Query(partition_of, archive)
         self._have_changed()
@@ -64,12 +64,12 @@ class Queries:
         self._units.clear()
         self.changes += 1
 
-    def archive_of(self, query: str) -> Archive | None:
+    def archive_of(self, query: str) -> ArchivePlace | None:
         """Where a query's checkpoint keeps state; None if it is not known, or keeps none."""
         known = self._known.get(query)
         return None if known is None else known.archive
 
-    def archives(self) -> dict[str, Archive | None]:
+    def archives(self) -> dict[str, ArchivePlace | None]:
         """Where the checkpoints keep state, by the names of their queries."""
         return {name: query.archive for name, query in self._known.items()}
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.replication.holdings import Holdings
+from forebay.replication.queries import ArchivePlace
 from forebay.store import filenames
 from forebay.store.archive import Archive, archive_at
 from forebay.store.filenames import Version
@@ -22,9 +23,6 @@ ATTEMPTS = 3
 """Who waits for a version is told that it cannot be uploaded when that has failed so many times in a row."""
 
 WAIT_SECONDS = 500.0
-
-Place = tuple[str, str]
-"""Where a query's archive is: a location, and the part of it that has the state."""
 
 _log = logging.getLogger("forebay.agent")
 
@@ -40,7 +38,7 @@ class _Wish:
     """The version of an instance that is to be uploaded, and what is known of the checkpoint."""
 
     version: Version
-    place: Place
+    place: ArchivePlace
     done: set[Version] = field(default_factory=set)
     there: set[str] | None = None
     waiting: int = 0
@@ -75,7 +73,7 @@ class Uploads:
         self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
         self._thread.start()
 
-    def wish(self, instance: str, version: Version, place: Place) -> None:
+    def wish(self, instance: str, version: Version, place: ArchivePlace) -> None:
         """Have a version uploaded some time soon."""
         with self._changed:
             wish = self._wishes.get(instance)

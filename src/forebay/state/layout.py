@@ -186,9 +186,9 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
     not replaced by the number of different values of ``x``: an earlier release wrote both so.
     """
     before = history[-1]
-    old, new = before["aggregates"], layout["aggregates"]
-    if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new):
+    if not _only_aggregates_differ(before, layout):
         return False
+    old, new = before["aggregates"], layout["aggregates"]
     types = {name: kind for columns in new.values() for name, kind in columns.items()}
     had = [(name, kind) for form in history for columns in form["aggregates"].values() for name, kind in columns.items()]
     fits = all(widens(kind, types[name]) for name, kind in had if name in types)
@@ -202,14 +202,20 @@ def evolves(history: Sequence[Layout], layout: Layout) -> bool:
     return fits and same_columns and same_join and told_apart and not respelled and counted.isdisjoint({*old} - {*new})
 
 
+def _only_aggregates_differ(before: Layout, layout: Layout) -> bool:
+    """Whether nothing but aggregates differs, of which at least one has stayed."""
+    new = layout["aggregates"]
+    return {**before, "aggregates": new} == layout and not {*before["aggregates"]}.isdisjoint(new)
+
+
 def _respelled(before: Layout, layout: Layout) -> Iterator[tuple[str, str]]:
     """Aggregates that went and others that came, as far as they may be the same: of other columns of such types.
 
     Patterns are told by their names and windows, so that nobody takes one for another.
     """
-    old, new = before["aggregates"], layout["aggregates"]
-    if {**before, "aggregates": new} != layout or {*old}.isdisjoint(new) or kind_of(layout) == "patterns":
+    if not _only_aggregates_differ(before, layout) or kind_of(layout) == "patterns":
         return
+    old, new = before["aggregates"], layout["aggregates"]
     for gone, come in itertools.product(sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())):
         if gone.partition("(")[0] != come.partition("(")[0] or old[gone].keys() == new[come].keys() or _is_join(come):
             continue
