@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from forebay.aggregates.user_defined import described, library_of, name_of, returned, table_of
-from forebay.errors import ForebayError, ProcessorFailed
+from forebay.aggregates.user_defined import failure, library_of, name_of, returned, table_of
+from forebay.errors import ForebayError
 
 RUN, POSITION = "run", "position"
 
@@ -104,9 +104,4 @@ class Processor:
         whose = f"the {rows.height} rows of the key {rows.select(self.keys).row(0)!r}"
         if len(keys) > 1:
             whose = f"rows of {len(keys)} keys together, and for neither half of them alone"
-        failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
-        return ProcessorFailed(
-            f"the processor {name_of(function)} of fb.buffer {failed} for {whose}: "
-            f"{described(error)}. Correct it and start the query again; it goes on from the micro-batch before, and "
-            "no row is lost."
-        )
+        return failure(f"the processor {name_of(function)} of fb.buffer", whose, error)

@@ -61,12 +61,8 @@ class UserFunction:
                 value = self.function(tuple(key), table_of(shown, self.library))
                 table = returned(value, self.schema, name_of(self.function), "fb.apply")
             except BaseException as error:  # a panic of polars is no Exception, nor is sys.exit()
-                failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
-                raise ProcessorFailed(
-                    f"the function {name_of(self.function)} of fb.apply {failed} for the "
-                    f"{group.height} rows of the key {tuple(key)!r} in a window: {described(error)}. "
-                    "Correct it and start the query again; it goes on from the micro-batch before, and no row is lost."
-                ) from error
+                whose = f"the {group.height} rows of the key {tuple(key)!r} in a window"
+                raise failure(f"the function {name_of(self.function)} of fb.apply", whose, error) from error
             if table.num_rows:
                 first = arrow.of(group.head(1).select(keys))
                 repeated = first.take(np.zeros(table.num_rows, np.int64))
@@ -121,6 +117,15 @@ def table_of(frame: pl.DataFrame, library: str) -> Any:
 def name_of(function: Callable[..., Any]) -> str:
     """A function's name for messages."""
     return getattr(function, "__name__", type(function).__name__)
+
+
+def failure(what: str, whose: str, error: BaseException) -> ProcessorFailed:
+    """The error for a user's function that has failed for some rows."""
+    failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
+    return ProcessorFailed(
+        f"{what} {failed} for {whose}: {described(error)}. Correct it and start the query again; it goes on from the "
+        "micro-batch before, and no row is lost."
+    )
 
 
 def described(error: BaseException) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.aggregates.user_defined import described, name_of
-from forebay.errors import InvalidArgument, ProcessorFailed
+from forebay.aggregates.user_defined import failure, name_of
+from forebay.errors import InvalidArgument
 from forebay.windows import END, ETT, START, CustomWindows, Times
 
 
@@ -41,11 +41,8 @@ def _called(what: str, function: Callable[..., Any], *arguments: Times) -> Any:
     try:
         return function(*arguments)
     except BaseException as error:  # sys.exit() raises no Exception
-        raise ProcessorFailed(
-            f"the {what} {name_of(function)} of fb.custom_window raised {type(error).__name__} for {len(arguments[-1])} "
-            f"instants: {described(error)}. Correct it and start the query again; it goes on from the micro-batch before, "
-            "and no row is lost."
-        ) from error
+        whose = f"{len(arguments[-1])} instants"
+        raise failure(f"the {what} {name_of(function)} of fb.custom_window", whose, error) from error
 
 
 def _instants(values: npt.ArrayLike, times: Times, what: str) -> pa.Array:

@@ -25,7 +25,6 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
 from forebay.store import open_stores
-from forebay.store.aligned import LOAD_FACTOR
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
@@ -183,7 +182,7 @@ class ByKeyInstance(ABC):
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
         if not len(slots):
             return
-        room = self._plan.options.memory_bytes // LOAD_FACTOR
+        room = self._plan.options.load_bytes
         if self._store.most_bytes <= room:
             yield slots
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.engine.widening import widens
-from forebay.errors import CorruptState, LayoutChanged
+from forebay.errors import RESTORE, CorruptState, LayoutChanged
 from forebay.state.places import Root
 from forebay.store import filenames
 from forebay.store.archive import MountedArchive
@@ -358,10 +358,7 @@ def _parsed(root: Root, path: str) -> Layout:
 
 
 def _unreadable(root: Root, path: str, reason: object) -> CorruptState:
-    return CorruptState(
-        f"{path} in {root.safe} cannot be read: {reason}. Restore the checkpoint together with its state directory from a "
-        "copy."
-    )
+    return CorruptState(f"{path} in {root.safe} cannot be read: {reason}. {RESTORE}")
 
 
 def _text(layout: Layout) -> bytes:

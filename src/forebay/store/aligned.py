@@ -23,9 +23,6 @@ from forebay.store.partitions import partitions_of
 from forebay.store.segment import SEGMENT_BYTES, Extent
 from forebay.windows import Times
 
-LOAD_FACTOR = 4
-"""Memory that grouping a loaded partition takes, as a multiple of its size on disk."""
-
 
 class SliceStore(Protocol):
     """What aligned windows ask of a store, see `AlignedStore`."""
@@ -157,7 +154,7 @@ class AlignedStore:
     @property
     def window_bytes(self) -> int:
         """Rows of this size can be loaded and grouped within the memory budget."""
-        return self._options.memory_bytes // LOAD_FACTOR
+        return self._options.load_bytes
 
     def drop(self, slices: Sequence[int]) -> None:
         """Remove slices whose last window has fired, without compaction."""

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from forebay.store.aligned import LOAD_FACTOR
 from forebay.store.events import EventLog
 from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
@@ -123,7 +122,7 @@ class AlignedEvents:
     @property
     def window_bytes(self) -> int:
         """Events of this size can be loaded and grouped within the memory budget."""
-        return self._options.memory_bytes // LOAD_FACTOR
+        return self._options.load_bytes
 
     def drop(self, slices: Sequence[int]) -> None:
         """Note that the windows over some slices have fired: of the last one, and so of all before."""

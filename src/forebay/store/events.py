@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import CorruptState
+from forebay.errors import RESTORE, CorruptState
 from forebay.store.aligned import AlignedStore
 from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog
 from forebay.store.form import Form
@@ -270,8 +270,7 @@ class EventLog:
         self._lasts[number] = lasts
         if begin < len(ordinals):
             raise CorruptState(
-                f"a window refers to event {int(ordinals[begin])} of slice {number}, which is not stored. Restore the "
-                "checkpoint together with its state directory from a copy."
+                f"a window refers to event {int(ordinals[begin])} of slice {number}, which is not stored. {RESTORE}"
             )
 
     # references ------------------------------------------------------------------------------------------------------

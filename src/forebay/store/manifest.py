@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from isal.isal_zlib import crc32
 
-from forebay.errors import CorruptState, VersionNotFound
+from forebay.errors import RESTORE, CorruptState, VersionNotFound
 from forebay.store import filenames
 from forebay.store.disk import LOCAL, Disk, unreadable
 from forebay.store.filenames import Version
@@ -161,7 +161,7 @@ def parse(data: bytes, path: Path) -> Manifest:
     content, written = _content(data, path)
     manifest = _from_json(content)
     if written != (_format_of(manifest) if "secret" in content else 3):
-        raise CorruptState(f"{path} is damaged at offset 0: what it has is of another format version. {_RESTORE}")
+        raise CorruptState(f"{path} is damaged at offset 0: what it has is of another format version. {RESTORE}")
     return manifest
 
 
@@ -170,7 +170,7 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
     header, _, body = data.partition(b"\n")
     words = header.split(b" ")
     if len(words) != 4 or words[:2] != [b"forebay", b"manifest"]:
-        raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {_RESTORE}")
+        raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {RESTORE}")
     if words[2] not in _READABLE:
         raise CorruptState(
             f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 to "
@@ -178,10 +178,10 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
             "Run the forebay release that wrote it."
         )
     if words[3] != f"{crc32(body):08x}".encode():
-        raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {_RESTORE}")
+        raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {RESTORE}")
     content = json.loads(body)
     if filenames.version_of(path.name) != Version.parse(content["version"]):
-        raise CorruptState(f"{path} is the manifest of another version, {content['version']}. {_RESTORE}")
+        raise CorruptState(f"{path} is the manifest of another version, {content['version']}. {RESTORE}")
     return content, int(words[2])
 
 
@@ -192,7 +192,6 @@ def _format_of(manifest: Manifest) -> int:
     return FORMAT_OF_PARTS if manifest.parts else FORMAT
 
 
-_RESTORE = "Restore the checkpoint together with its state directory from a copy."
 _EXTENT_COLUMNS = ("group", "offset", "length", "crc", "rows")
 
 
@@ -225,7 +224,7 @@ def _segments(content: dict[str, Any]) -> list[Segment]:
     segments = [Segment(**segment) for segment in content["segments"]]
     for segment in segments:
         if not filenames.is_segment(segment.name):
-            raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {_RESTORE}")
+            raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {RESTORE}")
     return segments
 
 

@@ -65,11 +65,6 @@ class Metrics:
         """Share of windows on disk that were in memory when they were needed; 1 when there were none."""
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 1.0
 
-    @property
-    def read_amplification(self) -> float:
-        """How often a row is read from disk on average, ``1 / r`` for the hit ratio ``r`` (FlowKV, equation 1)."""
-        return 1 / self.hit_ratio if self.hit_ratio else float("inf")
-
     def __add__(self, other: Metrics) -> Metrics:
         mine = asdict(self)
         return Metrics(**{name: mine[name] + value for name, value in asdict(other).items()})

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 _LARGEST_BUFFER = 1 << 30
 
+_LOAD_FACTOR = 4
+"""Memory that grouping loaded rows takes, as a multiple of their size on disk."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -45,6 +48,11 @@ class Options:
     max_space_amplification: float = 1.5
     kept_bytes: int = 0
     prefetch_bytes: int = 0
+
+    @property
+    def load_bytes(self) -> int:
+        """Rows of this size can be loaded and grouped within the memory: grouping takes so many times as much."""
+        return self.memory_bytes // _LOAD_FACTOR
 
     def __post_init__(self) -> None:
         if self.memory_bytes < 1 << 20:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.errors import CorruptState
+from forebay.errors import RESTORE, CorruptState
 
 _COLUMNS = pa.schema([("part", pa.string()), ("bytes", pa.int64()), ("data", pa.large_binary())])
 """What an array is called, how many bytes it has, and these."""
@@ -52,6 +52,5 @@ def into(picture: pa.RecordBatch, **parts: Array) -> None:
         read = pa.CompressedInputStream(pa.BufferReader(data[name].as_buffer()), "zstd").readinto(view) if len(view) else 0
         if read != len(view):
             raise CorruptState(
-                f"part {name!r} of the picture of a key index has {read} bytes where there should be {len(view)}. "
-                "Restore the checkpoint together with its state directory from a copy."
+                f"part {name!r} of the picture of a key index has {read} bytes where there should be {len(view)}. {RESTORE}"
             )

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.store.aligned import LOAD_FACTOR, AlignedStore
+from forebay.store.aligned import AlignedStore
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import LogPart
@@ -80,7 +80,7 @@ def open_rmw(
         return as_batch(merged, batches[0].schema)
 
     options = options or Options()
-    largest = options.memory_bytes // LOAD_FACTOR // 2  # twice that is merged at once
+    largest = options.load_bytes // 2  # twice that is merged at once
     return AlignedStore(directory, version, keys, options, combine, largest, archive, form, disk, log)
 
 

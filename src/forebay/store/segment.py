@@ -13,11 +13,10 @@ from typing import NamedTuple
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.errors import CorruptState, StateDirectoryError
+from forebay.errors import RESTORE_FILE, CorruptState, StateDirectoryError
 from forebay.store.blocks import BlockChecksums
 from forebay.store.disk import LOCAL, Disk
 
-RESTORE = "Restore the file, or the checkpoint together with its state directory, from a copy."
 """What is to be done about a damaged file."""
 
 SEGMENT_BYTES = 4 << 20
@@ -100,7 +99,7 @@ class SegmentWriter:
         while left:
             copied = self._disk.copy(source, offset, left, descriptor, self._path)
             if not copied:
-                raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {RESTORE}")
+                raise CorruptState(f"{path} ends before byte {extent.offset + extent.length}. {RESTORE_FILE}")
             offset, left = offset + copied, left - copied
         self._checksums.take(data)
         self.size += extent.length

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.errors import CorruptState, StateDirectoryError
+from forebay.errors import RESTORE_FILE, CorruptState, StateDirectoryError
 from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.blocks import Blocks
 from forebay.store.disk import unreadable
 from forebay.store.paging import Parts
-from forebay.store.segment import RESTORE, Extent, Segment, SegmentWriter
+from forebay.store.segment import Extent, Segment, SegmentWriter
 from forebay.store.verified import Verified
 
 Steps = Generator[Parts, None, pa.RecordBatch]
@@ -95,7 +95,7 @@ class SegmentReader:
             found = self._path.stat()
             if found.st_size != self._segment.size:
                 raise CorruptState(
-                    f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {RESTORE}"
+                    f"{self._path} has {found.st_size} bytes where the manifest says {self._segment.size}. {RESTORE_FILE}"
                 )
             self._verified = verified.of(self._path, (found.st_ino, found.st_mtime_ns))
             return paging.mapped(self._path)
@@ -119,7 +119,7 @@ class SegmentReader:
                 data = self._map.slice(offset, length)
                 damaged = crc32(data) != crc
             if damaged:
-                raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {RESTORE}")
+                raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {RESTORE_FILE}")
             self._verified.extents.add(offset)
             self._verified.blocks[offset // BLOCK + 1 : (offset + length) // BLOCK] = 1
         return data

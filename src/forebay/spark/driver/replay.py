@@ -23,9 +23,9 @@ from forebay.errors import InvalidArgument
 from forebay.harness.access import SCHEMA
 from forebay.harness.evaluator import Measured, evaluate
 from forebay.harness.stores.connector import Connector
+from forebay.spark.driver.configure import PARTITIONS, PROVIDER, ROCKSDB
 
-_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_SETTINGS = {"spark.sql.streaming.stateStore.providerClass": _PROVIDER, "spark.sql.shuffle.partitions": "1"}
+_SETTINGS = {PROVIDER: ROCKSDB, PARTITIONS: "1"}
 _NUMBER, _KEY, _RESULT = "number", "one", "measured"
 
 

@@ -58,8 +58,18 @@ def packer(
         # Spark may leave the shuffle out; then the task of a pack can have any number.
         if task.is_first() or task.state_partitions() == 1:
             yield pa.record_batch([pa.array(vnodes), pa.nulls(len(vnodes), pa.binary())], [VNODE, PAYLOAD])
-        modes: dict[str, Any] = {"updating": updating, "hashed": hashed, "spread": spread, "fired_until": fired_until}
-        for vnode, blob in pack(batches, loaded, vnodes, **modes, task=task.number(), packed=done):
+        packed = pack(
+            batches,
+            loaded,
+            vnodes,
+            updating=updating,
+            hashed=hashed,
+            spread=spread,
+            fired_until=fired_until,
+            task=task.number(),
+            packed=done,
+        )
+        for vnode, blob in packed:
             yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
         if reporter is not None and done.rows and (batch := task.batch()) is not None:
             _report(reporter, stored, batch, done)
