@@ -27,7 +27,7 @@ from forebay.engine.stored_form import StoredForm, unified
 from forebay.errors import CorruptState, ForebayError, InvalidArgument, StateDirectoryError, VersionNotFound
 from forebay.state import instances
 from forebay.state import layout as layouts
-from forebay.state.layout import Layout, Location
+from forebay.state.layout import Layout, Location, key_names
 from forebay.state.places import DIRECTORY, Root, path_of
 from forebay.store import filenames
 from forebay.store import manifest as manifests
@@ -303,8 +303,9 @@ class OperatorState:
     def _names(self, columns: list[str]) -> dict[str, str]:
         """Keys are named as in the query; inputs and parts of aggregates have the names that they are stored under."""
         named: dict[str, str] = {}
-        for place, key in enumerate(self.layout["keys"]):
-            name, text = f"k{place}", _TYPE.sub("", key)
+        keys = self.layout["keys"]
+        for name, key in zip(key_names(len(keys)), keys, strict=True):
+            text = _TYPE.sub("", key)
             alias = text.rpartition(" AS ")[2]
             text = alias if alias.count("(") == alias.count(")") else text  # CAST(x AS INT) has none
             if name in columns and text not in {*columns, *named.values()}:

@@ -67,6 +67,17 @@ _TOKEN = re.compile(
 )
 
 
+def key_names(count: int) -> tuple[str, ...]:
+    """What the columns of so many keys are called in what is packed and stored: those of users may come twice.
+
+    Examples
+    --------
+    >>> key_names(2)
+    ('k0', 'k1')
+    """
+    return tuple(f"k{place}" for place in range(count))
+
+
 def layout_id(layout: Layout) -> str:
     """A short name for a layout; equal layouts have equal names."""
     return hashlib.sha256(_text(layout)).hexdigest()[:12]

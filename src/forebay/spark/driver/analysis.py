@@ -12,12 +12,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
-from forebay.spark.driver.columns import quoted, same_expression, shown
+from forebay.spark.driver.columns import column_of, quoted, same_expression, shown
 from forebay.spark.driver.conf import WATERMARK
 from forebay.spark.driver.plans import redefined
 from forebay.spark.driver.trees import elements, subtree
@@ -89,7 +88,7 @@ def time_of(df: DataFrame, column: Column | str | None) -> Column:
     """The time column: this one, or the one with the watermark. On a stream it must have a watermark."""
     if column is None:
         column = watermarked(df)
-    time = F.col(column) if isinstance(column, str) else column
+    time = column_of(column)
     with analysis():
         field = df.select(time).schema.fields[0]
     require_timestamp(field)

@@ -32,12 +32,12 @@ from forebay.spark.driver.analysis import (
     time_of,
 )
 from forebay.spark.driver.assignments import CustomWindow, Window
-from forebay.spark.driver.columns import got, quoted, text_of
+from forebay.spark.driver.columns import column_of, got, quoted, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Call, Key, Windowing, planned
 from forebay.spark.driver.sides import SIDE, Sides
-from forebay.state.layout import APPLY, DISTINCT
+from forebay.state.layout import APPLY, DISTINCT, key_names
 from forebay.windows import TIME, AlignedWindows, Firing, GlobalWindow, Preceding, Windows
 
 NOTHING = "a_"
@@ -55,8 +55,7 @@ def bind(
 ) -> BoundOperator:
     """Bind a call to its DataFrame; an error of ours for everything that could not run."""
     inputs = Inputs(df)
-    key_names = tuple(f"k{position}" for position in range(len(keys)))
-    call = bind_call(df, window, keys, key_names, aggregates, inputs, firing, idle_timeout)
+    call = bind_call(df, window, keys, key_names(len(keys)), aggregates, inputs, firing, idle_timeout)
     packed = inputs.columns if keys or inputs.columns else [F.lit(True).alias(NOTHING)]  # rows without columns would be none
     return planned(df, conf, replace(call, packed=packed))
 
@@ -65,13 +64,13 @@ def bind_call(
     df: DataFrame,
     window: Window,
     keys: Sequence[Column | str],
-    key_names: tuple[str, ...],
+    names: tuple[str, ...],
     aggregates: Sequence[Aggregate | Apply] | Sides,
     inputs: Inputs,
     firing: Firing | None = None,
     idle_timeout: int | None = None,
 ) -> Call:
-    """Bind a call whose keys are packed as ``key_names``, and whose inputs are collected with those of others.
+    """Bind a call whose keys are packed under these ``names``, and whose inputs are collected with those of others.
 
     What is packed is left open: `Call.packed` has nothing.
     """
@@ -88,7 +87,7 @@ def bind_call(
             "the global window of a stream never ends. Say when it fires: fb.global_window(every='10 seconds') or "
             "fb.global_window(everyRows=100)"
         )
-    key_columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    key_columns = list(map(column_of, keys))
     shown = [column for column in (assignment.event_time, assignment.result) if column is not None]
     with analysis():
         spark_columns = [_unnamed(each) for each in named]
@@ -105,7 +104,7 @@ def bind_call(
         computed = _joined(sides, inputs)
     else:
         moving = isinstance(windows, Preceding)
-        computed = _aggregated(df, named, spark_columns, results, key_names, inputs, moving=moving)
+        computed = _aggregated(df, named, spark_columns, results, names, inputs, moving=moving)
     if not isinstance(windows, Preceding) and any(aggregate.function == "current" for aggregate in named):
         raise InvalidArgument(
             f"current() is for the windows of fb.preceding; {assignment.text} is of no row more than another"
@@ -179,7 +178,7 @@ def _aggregated(
     named: list[Aggregate],
     columns: list[Column],
     fields: list[T.StructField],
-    key_names: tuple[str, ...],
+    names: tuple[str, ...],
     inputs: Inputs,
     *,
     moving: bool,
@@ -193,7 +192,7 @@ def _aggregated(
     if df.isStreaming:
         require_told_apart("aggregates", texts, lambda one, other: bound[one].inputs == bound[other].inputs)
     reads = {text: inputs.typed(each.inputs) for text, each in zip(texts, bound, strict=True)}
-    return _Computed(Aggregation(key_names, bound), fields, list(itertools.compress(texts, needs_rows)), reads)
+    return _Computed(Aggregation(names, bound), fields, list(itertools.compress(texts, needs_rows)), reads)
 
 
 def _chosen(window: Window, windows: Windows, firing: Firing | None, holistic: list[str]) -> Choice:
@@ -260,11 +259,7 @@ def _unnamed(aggregate: Aggregate) -> Column:
     if aggregate.function == "current":  # in Spark it needs no function
         return F.first(aggregate.arguments[0]).alias(_current(aggregate))
     if aggregate.function == "approx_top_k":  # Spark has it in SQL alone
-        return F.call_function("approx_top_k", *map(_column, aggregate.arguments), *map(F.lit, aggregate.options.values()))
+        return F.call_function("approx_top_k", *map(column_of, aggregate.arguments), *map(F.lit, aggregate.options.values()))
     function = getattr(F, aggregate.function)
     column: Column = function(*aggregate.arguments, **{k: v for k, v in aggregate.options.items() if k != COUNTED})
     return column
-
-
-def _column(argument: Column | str) -> Column:
-    return F.col(argument) if isinstance(argument, str) else argument

@@ -14,12 +14,13 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
-from forebay.spark.driver.columns import Keys, keys_of, quoted, text_of
+from forebay.spark.driver.columns import Keys, column_of, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import Call, Key, Windowing, planned
 from forebay.spark.driver.vehicle import run, run_within_tasks
+from forebay.state.layout import key_names
 from forebay.windows import TIME, Buffered
 
 if TYPE_CHECKING:
@@ -132,14 +133,14 @@ def _bound(
 ) -> DataFrame:
     from forebay.aggregates.processor import Processor  # imports polars, which a worker must not do early
 
-    columns = [F.col(key) if isinstance(key, str) else key for key in keys]
+    columns = list(map(column_of, keys))
     inputs = Inputs(df)
     with analysis():
         kinds = [field.dataType for field in df.select(*columns).schema.fields]
         shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
     for key, kind in zip(keys, kinds, strict=True):
         require_supported(kind, f"the key {text_of(key)}")
-    names = tuple(f"k{place}" for place in range(len(keys)))
+    names = key_names(len(keys))
     processor = Processor(function, names, shown, arrow_schema(fields), rows, size)
     call = Call(
         windowing=Windowing(Buffered(wait or 0, rows, size), "buffer", "buffer"),

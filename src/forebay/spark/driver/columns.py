@@ -26,6 +26,11 @@ _ADDRESS = re.compile(r"\[(?:[BCDFIJSZ]|L[\w.$]+;)@[0-9a-f]+")
 """How Java shows an array: by its address."""
 
 
+def column_of(given: Column | str) -> Column:
+    """A column that may be given by its name."""
+    return F.col(given) if isinstance(given, str) else given
+
+
 def shown(column: Column | str) -> str:
     """A column as Spark shows it."""
     return str(column).removeprefix("Column<'").removesuffix("'>")

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
-from forebay.spark.driver.columns import interval, keys_of, lasting, quoted, text_of
+from forebay.spark.driver.columns import column_of, interval, keys_of, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds
 from forebay.spark.driver.inputs import nullable_within, require_carried, require_supported
@@ -66,7 +66,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     from forebay.aggregates.aggregation import Aggregation  # imports polars, which a worker must not do early
 
     require_classic("dedupe()", df)
-    columns = [F.col(key) if isinstance(key, str) else key for key in keys_of("dedupe()", [keys])]
+    columns = list(map(column_of, keys_of("dedupe()", [keys])))
     if not columns:
         raise InvalidArgument("dedupe() needs at least one key")
     conf = ready(df)

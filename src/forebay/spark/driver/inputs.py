@@ -16,7 +16,7 @@ from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import InvalidArgument, UnsupportedType
 from forebay.spark.driver.analysis import resolved_alike
-from forebay.spark.driver.columns import quoted, same_expression, text_of
+from forebay.spark.driver.columns import column_of, quoted, same_expression, text_of
 from forebay.state.layout import NAMESAKE
 
 _PLAIN = (
@@ -125,7 +125,7 @@ class Inputs:
             arguments += map(quoted, self._df.columns)
             if COUNTED in aggregate.options and len(arguments) > 1:
                 raise InvalidArgument("count_distinct('*', counted=True) takes one column; leave counted out for several")
-        return [F.col(argument) if isinstance(argument, str) else argument for argument in arguments]
+        return list(map(column_of, arguments))
 
     def _settings(self, aggregate: Aggregate) -> dict[str, Any]:
         """What an aggregate needs beside the options that it was given."""

@@ -17,7 +17,7 @@ from forebay.spark.driver.capture import require_capturable
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import seconds
 from forebay.spark.driver.inputs import identity
-from forebay.state.layout import EVENT_TIME, INSTANCES, SPREAD, VNODES, Layout
+from forebay.state.layout import EVENT_TIME, INSTANCES, SPREAD, VNODES, Layout, key_names
 from forebay.windows import HIGH, LOW, TIME, AlignedWindows, Firing, Windows
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Call:
     windowing : Windowing
         Its windows.
     keys : sequence of Key
-        Its keys. They are packed as ``k0, k1, ...``.
+        Its keys.
     times : mapping
         Columns for pack alone, by name: the event time, and the end of a row's window where the row brings that.
     aggregation : Aggregation, UserFunction, WindowJoin or Processor
@@ -108,7 +108,7 @@ class Call:
 
 def planned(df: DataFrame, conf: Conf, call: Call) -> BoundOperator:
     """Plan an operator over a DataFrame."""
-    names = tuple(f"k{place}" for place in range(len(call.keys)))
+    names = key_names(len(call.keys))
     key_columns = [key.column.alias(name) for name, key in zip(names, call.keys, strict=True)]
     high, low = identity([key.column for key in call.keys], [key.kind for key in call.keys])
     kept = [*(key_columns if call.stored_keys else []), *call.packed]

@@ -19,13 +19,13 @@ from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import arrow_schema, require_alike
 from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, bind_call
-from forebay.spark.driver.columns import text_of
+from forebay.spark.driver.columns import column_of, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text, fixed_microseconds
 from forebay.spark.driver.inputs import Inputs
 from forebay.spark.driver.planner import BoundOperator, Call, Windowing, planned
 from forebay.spark.driver.shared_results import SharedResults, shared_results
-from forebay.state.layout import FURTHER_KEY
+from forebay.state.layout import FURTHER_KEY, key_names
 from forebay.windows import END, TIME, SharedWindows, bound_of
 
 
@@ -48,7 +48,7 @@ def bind_patterns(
 ) -> tuple[BoundOperator, SharedResults]:
     """One operator of several patterns, and its results; an error of ours for what could not run."""
     inputs = Inputs(df)
-    names = tuple(f"k{position}" for position in range(len(keys)))
+    names = key_names(len(keys))
     columns, more = _further_keys(df, asked)
     calls = []
     for each, own in zip(asked, more, strict=True):
@@ -90,7 +90,7 @@ def _further_keys(df: DataFrame, asked: Sequence[Asked]) -> tuple[dict[str, Colu
     Names follow from the text alone: stored events keep their columns when patterns come and go.
     """
     keys = [key for each in asked for key in each.keys]
-    columns, texts = [F.col(key) if isinstance(key, str) else key for key in keys], [text_of(key) for key in keys]
+    columns, texts = list(map(column_of, keys)), list(map(text_of, keys))
     require_alike(df, "keys of patterns", texts, columns)
     names = [f"{FURTHER_KEY}{hashlib.sha256(text.encode()).hexdigest()[:10]}" for text in texts]
     of_each = iter(names)
