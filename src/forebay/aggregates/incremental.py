@@ -13,7 +13,6 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -21,9 +20,8 @@ from forebay.aggregates import hyperloglog
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow
+from forebay.aggregates.wide import LIMBS, Flags, Words, beyond, decimals_of, is_wide, limb, words_of, words_of_limbs
 from forebay.errors import ArithmeticOverflow
-
-Words = npt.NDArray[np.int64]
 
 
 def _total(part: pl.Expr) -> pl.Expr:
@@ -77,7 +75,7 @@ def _sum(aggregate: BoundAggregate) -> Parts:
             f"{name}.sum{kind.scale}.{place}": Part(
                 values.fill_null(0).map_batches(partial(limb, place), pl.Int64, is_elementwise=True).sum(), _total
             )
-            for place in range(4)
+            for place in range(LIMBS)
         }
         return {**limbs, **_counted(aggregate, "summed")}
     total = Part(values.sum(), _total)
@@ -110,7 +108,7 @@ def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     if pa.types.is_floating(kind):
         return pa.array(partials[f"{name}.sum"].to_numpy(), mask=empty)
     low, high, lost = _exact_sum(aggregate, partials)
-    overflown = (high != low >> 63) if pa.types.is_integer(kind) else lost | _beyond(low, high, aggregate.result.precision)
+    overflown = (high != low >> 63) if pa.types.is_integer(kind) else lost | beyond(low, high, aggregate.result.precision)
     if overflown.any() and aggregate.options["ansi"]:
         raise _overflow(aggregate)
     if pa.types.is_integer(kind):
@@ -152,54 +150,14 @@ _DIGITS_OF_MEANS_IN_DOUBLES = 11
 """Spark's optimizer has means of decimals of at most so many digits computed in doubles (its rule DecimalAggregates)."""
 
 
-def is_wide(kind: pa.DataType) -> bool:
-    """Whether the sum of a practical number of such values could leave 128 bits."""
-    return bool(pa.types.is_decimal(kind) and kind.precision > 28)
-
-
-def limb(place: int, decimals: pl.Series) -> pl.Series:
-    """The 32 bits at one of four places of 128-bit decimals; the highest are signed."""
-    word = words_of(decimals)[place // 2]
-    return pl.Series(word >> 32 if place == 3 else (word >> 32 * (place % 2)) & 0xFFFFFFFF)
-
-
-def _exact_sum(aggregate: BoundAggregate, partials: pl.DataFrame) -> tuple[Words, Words, npt.NDArray[np.bool_]]:
-    """The low and high 64 bits of each sum, and where even those did not suffice."""
+def _exact_sum(aggregate: BoundAggregate, partials: pl.DataFrame) -> tuple[Words, Words, Flags]:
+    """The low and high words of each sum, and where even those did not suffice."""
     name = _column(aggregate)
     if not is_wide(aggregate.input_types[0]):
         low, high = words_of(partials[f"{name}.sum"])
         return low, high, np.zeros(len(low), np.bool_)
     scale = aggregate.input_types[0].scale
-    limbs = [partials[f"{name}.sum{scale}.{place}"].to_numpy().copy() for place in range(4)]
-    for place in range(3):
-        limbs[place + 1] += limbs[place] >> 32  # an arithmetic shift: the carry
-        limbs[place] &= 0xFFFFFFFF
-    lost = limbs[3] != limbs[3].astype(np.int32)
-    return limbs[1] << 32 | limbs[0], limbs[3] << 32 | limbs[2], lost
-
-
-def words_of(decimals: pl.Series) -> tuple[Words, Words]:
-    """The low and high 64 bits of 128-bit decimals, as signed integers."""
-    array = decimals.to_arrow()
-    words = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
-    return words[0::2].copy(), words[1::2].copy()
-
-
-def decimals_of(low: Words, high: Words, null: npt.NDArray[np.bool_], result: pa.DataType) -> pa.Array:
-    words = np.empty(2 * len(low), np.int64)
-    words[0::2], words[1::2] = low, high
-    valid = pa.array(~null).buffers()[1]
-    return pa.Array.from_buffers(result, len(low), [valid, pa.py_buffer(words)])
-
-
-def _beyond(low: Words, high: Words, precision: int) -> npt.NDArray[np.bool_]:
-    """Which 128-bit integers have more than ``precision`` digits."""
-    bound_high, bound_low = divmod(10**precision, 2**64)
-    unsigned = low.view(np.uint64)
-    above = (high > bound_high) | ((high == bound_high) & (unsigned >= np.uint64(bound_low)))
-    floor_high, floor_low = divmod(-(10**precision), 2**64)
-    below = (high < floor_high) | ((high == floor_high) & (unsigned <= np.uint64(floor_low)))
-    return np.asarray(above | below)
+    return words_of_limbs([partials[f"{name}.sum{scale}.{place}"].to_numpy() for place in range(LIMBS)])
 
 
 def _overflow(aggregate: BoundAggregate) -> ArithmeticOverflow:

@@ -22,9 +22,9 @@ from forebay.aggregates import frame_kernels as kernels
 from forebay.aggregates import percentages
 from forebay.aggregates.aggregation import FUNCTIONS
 from forebay.aggregates.bound import BoundAggregate
-from forebay.aggregates.incremental import decimals_of, is_wide, limb
 from forebay.aggregates.parts import with_one_zero
 from forebay.aggregates.percentages import percentages_of
+from forebay.aggregates.wide import LIMBS, decimals_of, is_wide, limb, words_of_limbs
 
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -123,14 +123,12 @@ def _sum(aggregate: BoundAggregate, rows: pl.DataFrame, frames: Frames) -> pa.Ar
         high += low >> 32
         parts = {f"{name}.sum": _exact(high << 32 | low & 0xFFFFFFFF, high >> 32, 0)}
     else:
-        limbs = [_differences(limb(place, values).to_numpy(), frames) for place in range(4)]
+        limbs = [_differences(limb(place, values).to_numpy(), frames) for place in range(LIMBS)]
         if is_wide(kind):
             parts = {f"{name}.sum{kind.scale}.{place}": pl.Series(each) for place, each in enumerate(limbs)}
         else:
-            for place in range(3):
-                limbs[place + 1] += limbs[place] >> 32
-                limbs[place] &= 0xFFFFFFFF
-            parts = {f"{name}.sum": _exact(limbs[1] << 32 | limbs[0], limbs[3] << 32 | limbs[2], kind.scale)}
+            low, high, _ = words_of_limbs(limbs)
+            parts = {f"{name}.sum": _exact(low, high, kind.scale)}
     return FUNCTIONS[aggregate.function].finish(aggregate, pl.DataFrame({**parts, f"{name}.summed": summed}))
 
 
