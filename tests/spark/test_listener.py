@@ -16,7 +16,7 @@ from test_recovery import run
 
 import forebay as fb
 from forebay.errors import LayoutChanged, UnsupportedConfiguration
-from forebay.spark.driver import checkpoint, listener, plans
+from forebay.spark.driver import checkpoint, inherited, listener, plans
 from forebay.state.layout import Location, as_stored, layout_id
 from forebay.state.places import Root
 
@@ -110,14 +110,13 @@ def layout(*aggregates, **more):
     ids=["earlier release", "without kinds", "not spread", "now"],
 )
 @pytest.mark.parametrize("seed", range(8))
-def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, monkeypatch, begun, seed):
+def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, begun, seed):
     """Both are alike but for their aggregates; in which order their directories sort is left to the seed."""
     root, window = Root(tmp_path), f"window(ts, {seed})"
     unchanged, before, after = (layout(*names, window=window) for names in (("s", "n"), ("s", "n", "max"), ("s", "min")))
     names = [Location.new(root, 0, {**each, **begun}).layout for each in (unchanged, before)]
     now = [SimpleNamespace(layout={**each, "kind": "window", "spread": "by window"}) for each in (unchanged, after)]
-    monkeypatch.setattr(listener.queries, "operators", lambda plan: now)
-    found = listener._directories_of(root, "", 0, updating=False)
+    found = inherited.directories_of(root, now, 0, updating=False)
     kept = {what: begun[what] for what in ("identity", "spread") if what in begun}
     assert found == {
         layout_id(as_stored(each.layout, updating=False)): {name: kept} for each, name in zip(now, names, strict=True)

@@ -61,13 +61,13 @@ def test_random_accesses_are_those_of_a_dict(kind, seed, tmp_path):
             named = next(iter(model), named)
             assert (table.take(named) or None) == model.pop(named, None)
         if number % 500 == 0:
-            table.settle()
+            table.flush()
         if number % 20 == 0:
             batches(table, model, chance, number, start)
     assert len(store.index) > 0
     for named, expected in model.items():
         assert table.take(named) == expected
-    table.settle()
+    table.flush()
     assert (len(table), len(store.index)) == (0, 0)
 
 
@@ -96,7 +96,7 @@ def test_a_read_is_of_one_window_and_scans_nothing(kind, tmp_path):
     names = [(f"user {number}", (0, 10)) for number in range(2000)]
     for number, named in enumerate(names):
         give(named, number)
-    table.settle()
+    table.flush()
     random.Random(1).shuffle(names)
     for named in names[:300]:
         assert table.take(named) in (int(named[0].split()[1]), [int(named[0].split()[1])])
@@ -110,7 +110,7 @@ def test_a_batch_is_read_by_one_scan(kind, tmp_path):
     names = [(f"user {number}", (0, 10)) for number in range(1000)]
     for number, named in enumerate(names):
         give(named, number)
-    table.settle()
+    table.flush()
     store.flush()
     assert table.read_batch(names[200:500]) == [[number] for number in range(200, 500)]
     assert (store.metrics.reads, store.metrics.index_scans) == (300, 1)
@@ -131,7 +131,7 @@ def test_values_that_came_at_different_times_are_read_in_their_order(large_files
         for _ in range(3):
             table.append(named, number, 0)
         table.append(others[number], number, 0)
-        table.settle()  # from memory to the store,
+        table.flush()  # from memory to the store,
         if number % 7 == 0:
             store.flush()  # to disk,
         if number % 10 == 9:
@@ -148,7 +148,7 @@ def test_what_is_read_brings_its_own_extents_alone(tmp_path, monkeypatch):
     table, store = opened(LastValues, tmp_path)
     for number in range(2000):
         table.put((f"user {number}", (number, number + 10)), number)
-    table.settle()
+    table.flush()
     store.flush()
     read, extents = [], store._extents
     monkeypatch.setattr(extents, "read", lambda number, extent=extents.read: read.append(number) or extent(number))
@@ -163,7 +163,7 @@ def test_a_window_that_opens_again_has_nothing_of_what_it_had(tmp_path):
     named = ("ann", (0, 10))
     for number in range(5):
         table.append(named, number, 0)
-        table.settle()
+        table.flush()
         if number % 2:
             store.flush()
         assert table.take(named) == [number]
@@ -226,9 +226,9 @@ def test_what_cannot_be_spilled_stays(kind, tmp_path):
         give((f"user {number}", (0, 10)), number)
     give(("bad", (0, 10)), "no number")
     with pytest.raises(pa.ArrowInvalid):
-        table.settle()
+        table.flush()
     table.discard(("bad", (0, 10)))
-    table.settle()
+    table.flush()
     assert (len(table), len(store.index)) == (0, 50)
     assert [table.take((f"user {number}", (0, 10))) for number in (0, 49)] in ([0, 49], [[0], [49]])
 
@@ -240,7 +240,7 @@ def test_reading_all_that_is_stored_does_not_bring_all_into_memory(kind, tmp_pat
     names = [(f"user {number}", (0, number)) for number in range(3000)]
     for number, named in enumerate(names):
         give(named, number)
-    table.settle()
+    table.flush()
     for number, named in enumerate(names):
         assert (table[named] if kind is LastValues else table.read(named)) in (number, [number])
         assert table.nbytes < 2 * 2 * 100_000
@@ -251,11 +251,11 @@ def test_what_is_replaced_or_discarded_is_not_read(tmp_path):
     table, store = opened(LastValues, tmp_path)
     for number in range(500):
         table.put((f"user {number}", (0, 10)), number)
-    table.settle()
+    table.flush()
     table.put(("user 1", (0, 10)), -1)
     table.discard(("user 2", (0, 10)))
     assert store.metrics.reads == 0
-    table.settle()
+    table.flush()
     assert [table.take((f"user {number}", (0, 10))) for number in (1, 2, 3)] == [-1, None, 3]
 
 

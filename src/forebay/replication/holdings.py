@@ -193,7 +193,7 @@ class Holdings:
         versions = [version for version in map(filenames.version_of, here) if version is not None]
         return [each for each in sorted(versions, key=lambda each: each.number) if self.holds(instance, each, here)]
 
-    def settle(self, instance: str, versions: Sequence[Version], here: AbstractSet[str]) -> None:
+    def collect(self, instance: str, versions: Sequence[Version], here: AbstractSet[str]) -> None:
         """Remove what nobody needs any more, where these versions are kept.
 
         Nothing is removed while one of those is not here: what it names is not known then.

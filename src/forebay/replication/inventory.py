@@ -79,7 +79,7 @@ class Inventory:
                 self._preparations.forget(instance)
             elif newest and complete:
                 self._preparations.note(instance, made)
-        self._holdings.settle(instance, (made.version, *made.history), here)
+        self._holdings.collect(instance, (made.version, *made.history), here)
 
     def look(self, instance: str) -> None:
         """See whether an instance lacks something by now. Then it is not complete until a version of it is noted again."""

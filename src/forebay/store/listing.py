@@ -111,13 +111,13 @@ class _Store(Generic[Engine]):
 
     def commit(self) -> Version:
         """Make what the store holds the next version, durable when this returns; the store goes on from there."""
-        self.table.settle()
+        self.table.flush()
         self._require_whole()
         return self._engine.commit(None, self._engine.base.counters)
 
     def compact(self) -> None:
         """Clear out dead rows, if there are too many of them: a part at a time, the emptiest first."""
-        self.table.settle()
+        self.table.flush()
         self._engine.compact()
 
     def snapshot(self, directory: Path) -> Version:
@@ -217,7 +217,7 @@ class AarStore(_Store[AlignedStore]):
         if parts is not None:
             part = next(parts, None)
         else:
-            self.table.settle(window[0])
+            self.table.flush(window[0])
             parts = self._engine.get_window([window[0]])
             part = next(parts, None)  # from here on the iterator holds all of the window's rows
             self._engine.drop([window[0]])

@@ -101,13 +101,13 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         if self._stored:
             self._forget(named)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Hand all rows to the store."""
         self._spill(list(self))
 
     def write(self, batch: pa.RecordBatch, bounds: npt.NDArray[np.int64], etts: npt.NDArray[np.int64] | None = None) -> None:
         """Give rows with windows ``start, end`` to the store at once, after those that the table has."""
-        self.settle()
+        self.flush()
         slots = placed(self._store.index, batch["key"], bounds, etts)
         self._absent, self._stored = None, len(self._store.index)
         self._replace(slots)

@@ -85,10 +85,10 @@ class SliceTable:
 
     def write(self, start: int, batch: pa.RecordBatch) -> None:
         """Give rows to the store at once, after those that the table has."""
-        self.settle(start)
+        self.flush(start)
         self._store.append(start, batch)
 
-    def settle(self, *starts: int) -> None:
+    def flush(self, *starts: int) -> None:
         """Hand the rows of slices to the store; of all slices, if none is named. A slice that does not fit a batch stays."""
         for start in starts or list(self._slices):
             keys = self._slices.get(start)
@@ -116,4 +116,4 @@ class SliceTable:
     def _look(self) -> None:
         while self._room.full(self.nbytes, self._values):
             last = sorted(self._slices)[len(self._slices) // 2 :]
-            self.settle(*last)
+            self.flush(*last)

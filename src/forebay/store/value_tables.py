@@ -30,7 +30,7 @@ class LastValues(RowTable[Any]):
     >>> store = UnalignedStore(Path(tempfile.mkdtemp()) / "0", None, options)
     >>> table = LastValues(store, pa.schema({"key": pa.string(), "value": pa.int64()}), options)
     >>> table.put(("ann", (0, 5)), 3)
-    >>> table.settle()
+    >>> table.flush()
     >>> len(table), table["ann", (0, 5)], len(table)
     (0, 3, 1)
     """
@@ -97,7 +97,7 @@ class ValueLists(RowTable[list[Any]]):
     >>> store = UnalignedStore(Path(tempfile.mkdtemp()) / "0", None, options)
     >>> table = ValueLists(store, pa.schema({"key": pa.string(), "value": pa.int64()}), options)
     >>> table.append(("ann", (0, 5)), 3, 0)
-    >>> table.settle()
+    >>> table.flush()
     >>> table.append(("ann", (0, 5)), 4, 1)
     >>> table.read(("ann", (0, 5))), table.take(("ann", (0, 5))), table.take(("ann", (0, 5)))
     ([3, 4], [3, 4], [])

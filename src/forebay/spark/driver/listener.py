@@ -13,7 +13,6 @@ import functools
 import json
 import logging
 import weakref
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -30,14 +29,12 @@ from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.configure import LOGS, RENAMING
 from forebay.spark.driver.file_sink import skip_rescales
 from forebay.spark.driver.handover import handover
-from forebay.spark.driver.plans import count, redefined
+from forebay.spark.driver.inherited import directories_of, is_seen
+from forebay.spark.driver.plans import count
 from forebay.spark.driver.policies import Policies
+from forebay.spark.driver.requirements import require_even, require_one_place, require_possible
 from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, QUERY, REFUSED, RUN
 from forebay.spark.worker.clock import Clock
-from forebay.state import layout as layouts
-from forebay.state.layout import JOIN, VNODES, Layout
-from forebay.state.places import Root
-from forebay.store import filenames
 
 _log = logging.getLogger("forebay")
 
@@ -107,7 +104,8 @@ class _Listener(StreamingQueryListener):
             metrics.revive(str(query.id))
             _runs[str(query.id)] = str(query.runId)
             self._follow(query, plan)
-            _require_possible(mode, plan)
+            operators = queries.operators(plan)
+            require_possible(mode, plan, operators)
             checkpoint.require_at_home(location)
             removes = session.conf.get(LOGS, None) == RENAMING
             if removes:
@@ -116,15 +114,14 @@ class _Listener(StreamingQueryListener):
             if removes:
                 checkpoint.replace_uncommitted(location, session.sparkContext.master or "", logs)
             skip_rescales(execution, session.sparkContext._gateway, logs)
-            _require_even(plan, _state_partitions(execution))
-            _require_one_place(plan)
+            require_even(operators, _state_partitions(execution))
+            require_one_place(operators)
             root = queries.root_of(query)
-            found = _directories_of(root, plan, logs.committed, updating=mode == "Update")
-            if _is_seen(plan, found, logs.committed):
+            found = directories_of(root, operators, logs.committed, updating=mode == "Update")
+            if is_seen(operators, found, logs.committed):
                 conf.set(DIRECTORIES, json.dumps(found))
             _serve_metrics(session)
             sizes.learn(str(query.id), root, [name for names in found.values() for name in names])
-            operators = queries.operators(plan)
             if operators:
                 replicas.register(operators[0].place, location, str(query.id), _state_partitions(execution))
                 if operators[0].place.application is not None:
@@ -224,114 +221,6 @@ class _Watermark:
                     self._at,
                     _STILL,
                 )
-
-
-def _require_possible(mode: str, plan: str) -> None:
-    """`UnsupportedConfiguration` if the operators of a plan cannot run, or not in an output mode."""
-    column = redefined(plan)
-    if column is not None:
-        raise UnsupportedConfiguration(
-            f"the results of an operator of forebay are given another watermark, on {column}. Leave that withWatermark out: "
-            "results have the watermark of what they were made of, on their window or event_time."
-        )
-    if mode == "Append":
-        return
-    for operator in queries.operators(plan):
-        layout = operator.layout
-        if operator.chained:
-            raise UnsupportedConfiguration(
-                f"outputMode({mode.lower()!r}) is not possible for an operator over the results of another one, which would "
-                'take every update for one more row. Use outputMode("append").'
-            )
-        changing = layout["pattern"] == "RMW" and layouts.kind_of(layout) == "window" and "firing" not in layout
-        if mode != "Update" or not changing:
-            windowed = layouts.kind_of(layout) in ("window", "session_window", "custom_window")
-            joined = any(text.startswith(JOIN) for text in layout["aggregates"])
-            aggregates = "" if joined else f": {', '.join(layout['aggregates'])}"
-            early = (
-                " Medians and percentiles can be such with counted=True; and in append mode firing(every=...) gives results "
-                "before a window ends."
-            )
-            raise UnsupportedConfiguration(
-                f"outputMode({mode.lower()!r}) is not possible for {layout['window']}{aggregates}. Use "
-                'outputMode("append"). Update mode is for tumbling and sliding windows with incremental aggregates.'
-                f"{early if windowed and not joined else ''}"
-            )
-
-
-def _require_even(plan: str, partitions: int) -> None:
-    """`UnsupportedConfiguration` if virtual nodes do not fill the state partitions evenly."""
-    for layout in (operator.layout for operator in queries.operators(plan)):
-        if VNODES in layout and layout[VNODES] % partitions:
-            raise UnsupportedConfiguration(
-                f"spark.forebay.virtualNodes is {layout[VNODES]} and the query has {partitions} state partitions, some of "
-                "which would have more virtual nodes than others. Set spark.sql.shuffle.partitions to a power of two of at "
-                f"most {layout[VNODES]} before the query is started for the first time, or leave virtualNodes unset."
-            )
-
-
-def _require_one_place(plan: str) -> None:
-    """`UnsupportedConfiguration` if operators of a query would keep their state in different places."""
-    places = list(dict.fromkeys(operator.place for operator in queries.operators(plan)))
-    if len(places) > 1:
-        raise UnsupportedConfiguration(
-            f"operators of the query keep their state in different places, {places[0]} and {places[1]}: settings of forebay "
-            "have changed between them. Set stateDirectory, localDirectory, durability and replicas before the first "
-            "operator is made, and leave them alone until the last one is."
-        )
-
-
-def _directories_of(root: Root, plan: str, committed: int, *, updating: bool) -> dict[str, dict[str, Layout]]:
-    """The directories in which the operators of a plan have state, by the names of layouts, and what that state keeps.
-
-    `LayoutChanged` if there is state neither of a layout in the plan nor of one that can become such; that it does is noted
-    there.
-    """
-    stored = (layouts.as_stored(operator.layout, updating=updating) for operator in queries.operators(plan))
-    here = {layouts.layout_id(layout): layout for layout in stored}
-    found: dict[str, dict[str, Layout]] = {name: {} for name in here}
-    there = sorted(name for name in root.safe.directories() if filenames.is_layout(name)) if here else []
-    histories = {name: layouts.settled_history(root, name, committed) for name in there}
-    changed = []
-    for name, history in histories.items():
-        begun = {each: layouts.as_begun(layout, history[0]) for each, layout in here.items()}
-        same = [name] if here.get(name) == history[-1] else [each for each, now in begun.items() if now == history[-1]]
-        if same:
-            found[same[0]][name] = layouts.kept(history[0])
-        else:
-            changed.append((name, history, begun))
-    for name, history, begun in changed:
-        heirs = [each for each, layout in begun.items() if layouts.evolves(history, layout)]
-        if not heirs:
-            raise layouts.changed(root, history[-1], _nearest(history[-1], list(begun.values())))
-        kept = {each: len(history[-1]["aggregates"].keys() & here[each]["aggregates"].keys()) for each in heirs}
-        heir = min(heirs, key=lambda each: (bool(found[each]), -kept[each]))
-        layouts.record(root, name, history, begun[heir], committed + 1)
-        _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
-        found[heir][name] = layouts.kept(history[0])
-    return found
-
-
-def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    gone, come = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
-    if come and not all(text.startswith(JOIN) for text in come):  # the rows in state are joined in the new way
-        _log.warning(
-            "the query has been changed: it goes on with %s, for which rows that are in state count as far as what they "
-            "read is there%s. An aggregate is known by how it is written: if you have only written one in another way, or "
-            "with a value that changes from run to run, stop the query before it has rows, and change it back.",
-            ", ".join(come),
-            f", and without {', '.join(gone)}" if gone else "",
-        )
-
-
-def _is_seen(plan: str, found: Mapping[str, Mapping[str, Layout]], committed: int) -> bool:
-    """Whether the driver sees the state that there is: with ``durability=local`` it may be on another machine."""
-    local = any(operator.place.durability == "local" for operator in queries.operators(plan))
-    return not local or committed < 0 or any(found.values())
-
-
-def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:
-    return max(candidates, key=lambda layout: sum(layout.get(name) == value for name, value in wanted.items()))
 
 
 def _serve_metrics(session: SparkSession) -> None:

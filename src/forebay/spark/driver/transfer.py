@@ -79,14 +79,14 @@ class Transfer:
             patience.allow(_MICRO_BATCHES * progress["batchDuration"] / 1000)
         self._steering.steer(moving)
         try:
-            self._settle(moving, patience.deadline)
+            self._await_switch(moving, patience.deadline)
         except Exception:
             alive = {each.id for each in self._steering.usable()}
             origins = ((partition, before[partition]) for partition in moving)
             self._steering.steer({partition: origin for partition, origin in origins if origin in alive})
             raise
 
-    def _settle(self, moving: Mapping[int, str], deadline: float) -> None:
+    def _await_switch(self, moving: Mapping[int, str], deadline: float) -> None:
         """Wait for a micro-batch that has begun after Spark was told, if there is any work."""
         told = self._steering.batch
         idle = time.monotonic() + _IDLE_SECONDS

@@ -138,7 +138,7 @@ def batch_operator(plan: Shipped, place: Place, output: str) -> ArrowMap:
 
 def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows in blobs of results."""
-    startup.settle()
+    startup.spare_loaded()
     for batch in batches:
         for blob in batch.column(0):
             yield from map(_by_place, blobs.read(blob.as_buffer())[0])

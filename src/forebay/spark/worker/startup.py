@@ -47,7 +47,7 @@ def loads(data: bytes) -> Any:
     os.environ.setdefault("POLARS_MAX_THREADS", str(cpus))
     pa.set_cpu_count(cpus)
     plan = pickle.loads(data)
-    settle()
+    spare_loaded()
     return plan
 
 
@@ -60,7 +60,7 @@ def load_all() -> None:
         importlib.import_module("forebay.compiling").prepare()
 
 
-def settle() -> None:
+def spare_loaded() -> None:
     """Spare what this process has loaded from garbage collection.
 
     Spark's worker collects garbage after every task, and would look through the objects of all loaded modules each time.

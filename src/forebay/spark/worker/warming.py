@@ -33,7 +33,7 @@ def warmer(place: Place | None) -> ArrowMap:
         startup.loads(startup.dumps(None))  # sets the number of threads, before polars is imported
         startup.load_all()
         _rehearse()
-        startup.settle()
+        startup.spare_loaded()
         if place is not None:
             place.prepare()
         time.sleep(max(0.0, began + TOGETHER - time.monotonic()))

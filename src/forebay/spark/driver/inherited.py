@@ -1,0 +1,70 @@
+"""The state that a query finds when it starts, and which of its operators goes on with it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forebay.spark.driver.query import Planned
+from forebay.state import layout as layouts
+from forebay.state.layout import JOIN, Layout
+from forebay.state.places import Root
+from forebay.store import filenames
+
+_log = logging.getLogger("forebay")
+
+
+def directories_of(
+    root: Root, operators: Sequence[Planned], committed: int, *, updating: bool
+) -> dict[str, dict[str, Layout]]:
+    """The directories in which operators have state, by the names of their layouts, and what that state keeps.
+
+    `LayoutChanged` if there is state neither of a layout of theirs nor of one that can become such; that it does is noted
+    there.
+    """
+    stored = (layouts.as_stored(operator.layout, updating=updating) for operator in operators)
+    here = {layouts.layout_id(layout): layout for layout in stored}
+    found: dict[str, dict[str, Layout]] = {name: {} for name in here}
+    there = sorted(name for name in root.safe.directories() if filenames.is_layout(name)) if here else []
+    histories = {name: layouts.settled_history(root, name, committed) for name in there}
+    changed = []
+    for name, history in histories.items():
+        begun = {each: layouts.as_begun(layout, history[0]) for each, layout in here.items()}
+        same = [name] if here.get(name) == history[-1] else [each for each, now in begun.items() if now == history[-1]]
+        if same:
+            found[same[0]][name] = layouts.kept(history[0])
+        else:
+            changed.append((name, history, begun))
+    for name, history, begun in changed:
+        heirs = [each for each, layout in begun.items() if layouts.evolves(history, layout)]
+        if not heirs:
+            raise layouts.changed(root, history[-1], _nearest(history[-1], list(begun.values())))
+        kept = {each: len(history[-1]["aggregates"].keys() & here[each]["aggregates"].keys()) for each in heirs}
+        heir = min(heirs, key=lambda each: (bool(found[each]), -kept[each]))
+        layouts.record(root, name, history, begun[heir], committed + 1)
+        _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
+        found[heir][name] = layouts.kept(history[0])
+    return found
+
+
+def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    gone, come = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
+    if come and not all(text.startswith(JOIN) for text in come):  # the rows in state are joined in the new way
+        _log.warning(
+            "the query has been changed: it goes on with %s, for which rows that are in state count as far as what they "
+            "read is there%s. An aggregate is known by how it is written: if you have only written one in another way, or "
+            "with a value that changes from run to run, stop the query before it has rows, and change it back.",
+            ", ".join(come),
+            f", and without {', '.join(gone)}" if gone else "",
+        )
+
+
+def is_seen(operators: Sequence[Planned], found: Mapping[str, Mapping[str, Layout]], committed: int) -> bool:
+    """Whether the driver sees the state that there is: with ``durability=local`` it may be on another machine."""
+    local = any(operator.place.durability == "local" for operator in operators)
+    return not local or committed < 0 or any(found.values())
+
+
+def _nearest(wanted: Layout, candidates: Sequence[Layout]) -> Layout:
+    return max(candidates, key=lambda layout: sum(layout.get(name) == value for name, value in wanted.items()))
