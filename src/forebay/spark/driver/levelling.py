@@ -151,7 +151,7 @@ class Levelling:
     """
 
     def __init__(self) -> None:
-        self._counts = self._firm = 0.0
+        self._weight = self._firm_weight = 0.0
         self._work: Work | None = None
         self._here: Placement = {}
         self._usual: dict[int, float] = {}
@@ -164,40 +164,50 @@ class Levelling:
 
         A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
         """
-        before, self._here = self._here, work.here
         busiest = work.busiest if self._work is None else self._work.busiest
-        if _at(busiest, before) != _at(busiest, work.here):
-            self._forget()
-        if before != work.here:
-            self._grown |= {at: batch for each, at in work.here.items() if before and before.get(each) != at}
+        if self._have_moved(batch, work.here, busiest):
             return None
-        counts = min(work.excess / OVERLOADED, PATIENCE - 1)
-        load = work.load[work.busiest]
-        calm = counts <= 1.0 or load <= LEAST_LOAD
+        weight, load = min(work.excess / OVERLOADED, PATIENCE - 1), work.load[work.busiest]
+        calm = weight <= 1.0 or load <= LEAST_LOAD
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
-        if work.is_slow(self._usual, SUSPECTED):
-            usually = min(lasted, self._lasts)
-        else:
-            usually = lasted
-            if load > LEAST_LOAD:
-                self._lasts = lasted if math.isinf(self._lasts) else (self._lasts + lasted) / 2
+        usually = self._usually(work, lasted)
         light = calm or load <= LEAST_SHARE * usually
         if light or busiest != work.busiest:
             self._forget()
         if light:
             return None
-        self._counts += counts
-        firm = load > LEAST_SHARE * lasted and (batch >= self._rested or counts > LEAST_AT_REST)
-        self._firm = self._firm + counts if firm else 0.0
+        self._weight += weight
+        firm = load > LEAST_SHARE * lasted and (batch >= self._rested or weight > LEAST_AT_REST)
+        self._firm_weight = self._firm_weight + weight if firm else 0.0
         earlier, self._work = self._work, work.after(self._work)
-        if self._counts < PATIENCE:
+        return self._overload(batch, earlier, work, self._work) if self._weight >= PATIENCE else None
+
+    def _have_moved(self, batch: int, here: Placement, busiest: str) -> bool:
+        """Whether partitions are elsewhere than before; if those of the busiest are, what was seen is forgotten."""
+        before, self._here = self._here, here
+        if _at(busiest, before) != _at(busiest, here):
+            self._forget()
+        if before == here:
+            return False
+        self._grown |= {at: batch for each, at in here.items() if before and before.get(each) != at}
+        return True
+
+    def _usually(self, work: Work, lasted: float) -> float:
+        """For how long micro-batches last, which those of an executor that may be slow do not say."""
+        if work.is_slow(self._usual, SUSPECTED):
+            return min(lasted, self._lasts)
+        if work.load[work.busiest] > LEAST_LOAD:
+            self._lasts = lasted if math.isinf(self._lasts) else (self._lasts + lasted) / 2
+        return lasted
+
+    def _overload(self, batch: int, earlier: Work | None, last: Work, together: Work) -> Overload | None:
+        """What is to be done, where executors were overloaded for long enough."""
+        cold = batch - self._grown.get(last.busiest, -COLD - 1) <= COLD
+        slow = not cold and self._is_slow(earlier, last)
+        odd = not cold and last.is_slow(self._usual)
+        if not slow and (odd or self._firm_weight < PATIENCE):  # the next one tells whether an odd one was a pause
             return None
-        cold = batch - self._grown.get(work.busiest, -COLD - 1) <= COLD
-        slow = not cold and self._is_slow(earlier, work)
-        odd = not cold and work.is_slow(self._usual)
-        if not slow and (odd or self._firm < PATIENCE):  # the next one tells whether an odd one was a pause
-            return None
-        return Overload(work.busiest, slow, self._work)
+        return Overload(last.busiest, slow, together)
 
     def _is_slow(self, earlier: Work | None, last: Work) -> bool:
         """Whether the busiest executor is slow, by micro-batches before the last one, the last one, and all together."""
@@ -219,7 +229,7 @@ class Levelling:
         self._rested = batch + REST
 
     def _forget(self) -> None:
-        self._counts, self._firm, self._work = 0.0, 0.0, None
+        self._weight, self._firm_weight, self._work = 0.0, 0.0, None
 
 
 def _at(executor: str, here: Placement) -> list[int]:

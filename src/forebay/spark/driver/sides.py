@@ -95,53 +95,60 @@ def united(
     """
     fold = folding(left.sparkSession)
     taken = {fold(name) for name in (*on, *result)}
-    chosen = [[f for f in df.schema.fields if fold(f.name) not in taken] for df in (left, right)]
+    fields = [[f for f in df.schema.fields if fold(f.name) not in taken] for df in (left, right)]
     if how in ("semi", "anti"):
-        chosen[1] = []
-    for field in (*chosen[0], *chosen[1]):
+        fields[1] = []
+    for field in (*fields[0], *fields[1]):
         require_supported(field.dataType, field.name)
-    taken = {fold(name) for name in (*on, *(field.name for field in chosen[0]))}
+    common = _Common()
+    names = [common.names_of(of_side) for of_side in fields]
+    taken = {fold(name) for name in (*on, *(field.name for field in fields[0]))}
     renamed = [
         T.StructField(f.name + suffix if fold(f.name) in taken else f.name, f.dataType, metadata=f.metadata)
-        for f in chosen[1]
+        for f in fields[1]
     ]
-    common: dict[tuple[str, int], str] = {}
-    types: dict[str, T.DataType] = {}
-
-    def places(fields: list[T.StructField]) -> list[str]:
-        seen: Counter[str] = Counter()
-        names = []
-        for field in fields:
-            kind = field.dataType.simpleString()
-            names.append(common.setdefault((kind, seen[kind]), f"__{len(common)}"))
-            types[names[-1]] = field.dataType
-            seen[kind] += 1
-        return names
-
-    columns = [places(fields) for fields in chosen]
-    sides = Sides(how, tuple(zip(columns[0], chosen[0], strict=True)), tuple(zip(columns[1], renamed, strict=True)))
+    sides = Sides(how, tuple(zip(names[0], fields[0], strict=True)), tuple(zip(names[1], renamed, strict=True)))
     results = [fold(name) for name in (*on, *result, *(field.name for field in sides.fields))]
     repeated = [name for name, count in Counter(results).items() if count > 1]
     if repeated:
         raise InvalidArgument(f"the result would have two columns {repeated[0]!r}; rename one, or give another suffix")
-    own = {fold(name) for name in (TIME, SIDE, *(marks or ()), *types)}
+    own = {fold(name) for name in (TIME, SIDE, *(marks or ()), *common.types)}
     for name in on:
         if fold(name) in own:
             raise InvalidArgument(f"the key {name!r} has the name of a column that the join makes for itself; rename it")
     parts = []
-    for df, fields, names, time, of_right in zip((left, right), chosen, columns, times, (0, 1), strict=True):
-        held = {name: F.col(quoted(field.name)) for name, field in zip(names, fields, strict=True)}
-        empty = {name: F.lit(None).cast(kind) for name, kind in types.items()}
-        parts.append(
-            df.select(
-                *(F.col(quoted(name)) for name in on),
-                time.alias(TIME),
-                F.lit(bool(of_right)).alias(SIDE),
-                *(mark[of_right].alias(name) for name, mark in (marks or {}).items()),
-                *({**empty, **held}[name].alias(name) for name in types),
-            )
-        )
+    for of_right, df in enumerate((left, right)):
+        empty = {name: F.lit(None).cast(kind) for name, kind in common.types.items()}
+        held = {name: F.col(quoted(field.name)) for name, field in zip(names[of_right], fields[of_right], strict=True)}
+        own_columns = {
+            TIME: times[of_right],
+            SIDE: F.lit(bool(of_right)),
+            **{name: mark[of_right] for name, mark in (marks or {}).items()},
+            **empty,
+            **held,
+        }
+        keys = (F.col(quoted(name)) for name in on)
+        parts.append(df.select(*keys, *(column.alias(name) for name, column in own_columns.items())))
     return parts[0].union(parts[1]), sides
+
+
+class _Common:
+    """The columns that both sides share: a column of one side has that of a column of the other that has its type."""
+
+    def __init__(self) -> None:
+        self.types: dict[str, T.DataType] = {}
+        self._names: dict[tuple[str, int], str] = {}
+
+    def names_of(self, fields: Sequence[T.StructField]) -> list[str]:
+        """The names of the common columns that hold those of a side."""
+        seen: Counter[str] = Counter()
+        names = []
+        for field in fields:
+            kind = field.dataType.simpleString()
+            names.append(self._names.setdefault((kind, seen[kind]), f"__{len(self._names)}"))
+            self.types[names[-1]] = field.dataType
+            seen[kind] += 1
+        return names
 
 
 def join_type(name: str, how: str) -> JoinType:
