@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -154,42 +155,32 @@ def receive(
     What was received with a wrong checksum, or not whole, is not there. None if not all files are here in the end: whether
     they are is looked at again, because others remove some, too.
     """
-    version, here = offer.version, holdings.names(offer.instance)
-    newest = filenames.newest(here)
-    if newest is not None and newest.number > version.number:
-        _log.warning("version %s of %s was overtaken by %s: a newer run goes on", version, offer.instance, newest)
-        _say(writer, outcome=asdict(Outcome(behind=[address])))
-        return None
-    if offer.base is not None and not holdings.holds(offer.instance, offer.base, here):
-        _say(writer, outcome=asdict(Outcome(baseless=[address])))
-        return None
+    here = holdings.names(offer.instance)
     missing = holdings.lacking(offer.instance, offer.files, here)
-    size = sum(missing.values())
-    if size > offer.most:
-        _say(writer, outcome=asdict(Outcome(behind=[address])))
+    refusal = _refusal(holdings, address, offer, here, sum(missing.values()))
+    if refusal is not None:
+        _say(writer, outcome=asdict(refusal))
         return None
-    lacking = {position for position, name in enumerate(offer.files) if name in missing}
-    if not offer.chain:
-        _say(writer, lacking=sorted(lacking), credits=CREDITS)
-        _store(holdings, offer, lacking, reader, writer, None)
-        made = _whole(holdings, offer)
-        _say(writer, outcome=asdict(Outcome(held=[address]) if made else Outcome(behind=[address])))
-        return (made, size) if made else None
-    following = offer.chain[0]
-    try:
-        link = _Link(peers, replace(offer, chain=offer.chain[1:]), following)
-    except ReplicationError as error:
-        peers.forget(following)
-        _say(writer, outcome=asdict(Outcome(failed={following: str(error)})))
-        return None
-    with link:
-        if link.refusing is not None:
+    with contextlib.ExitStack() as stack:
+        link: _Link | None = None
+        following = offer.chain[0] if offer.chain else ""
+        try:
+            if following:
+                link = stack.enter_context(_Link(peers, replace(offer, chain=offer.chain[1:]), following))
+        except ReplicationError as error:
+            peers.forget(following)
+            _say(writer, outcome=asdict(Outcome(failed={following: str(error)})))
+            return None
+        if link is not None and link.refusing is not None:
             _say(writer, outcome=asdict(link.refusing))
             return None
+        lacking = {position for position, name in enumerate(offer.files) if name in missing}
         _say(writer, lacking=sorted(lacking), credits=CREDITS)
+        outcome = Outcome()
         try:
             _store(holdings, offer, lacking, reader, writer, link)
-            outcome = link.outcome()
+            if link is not None:
+                outcome = link.outcome()
         except _Broken as error:
             peers.forget(following)
             outcome = Outcome(failed={following: str(error)})
@@ -199,7 +190,18 @@ def receive(
         else:
             outcome = replace(outcome, behind=[address, *outcome.behind])
         _say(writer, outcome=asdict(outcome))
-    return (made, size) if made else None
+    return (made, sum(missing.values())) if made else None
+
+
+def _refusal(holdings: Holdings, address: str, offer: Offer, here: AbstractSet[str], lacking: int) -> Outcome | None:
+    """Why a host that has these files, and lacks so many bytes of those offered, takes none of them; None if it does."""
+    version, newest = offer.version, filenames.newest(here)
+    if newest is not None and newest.number > version.number:
+        _log.warning("version %s of %s was overtaken by %s: a newer run goes on", version, offer.instance, newest)
+        return Outcome(behind=[address])
+    if offer.base is not None and not holdings.holds(offer.instance, offer.base, here):
+        return Outcome(baseless=[address])
+    return Outcome(behind=[address]) if lacking > offer.most else None
 
 
 def refuse(reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter, reason: str) -> None:
