@@ -47,7 +47,7 @@ def small(monkeypatch):
     """Bounds at which work is cut into parts, so small that these tests get there."""
     monkeypatch.setattr("forebay.engine.interval_join.PORTION_ROWS", 50)
     monkeypatch.setattr("forebay.engine.row_join.PORTION_ROWS", 50)
-    monkeypatch.setattr("forebay.engine.by_key.LOAD_FACTOR", 1 << 10)
+    monkeypatch.setattr("forebay.store.options._LOAD_FACTOR", 1 << 10)
     monkeypatch.setattr("forebay.store.window_extents.LEAST_COMPACTED", 1 << 10)
 
 

@@ -14,6 +14,7 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.cli.app import app
+from forebay.engine.instance import Opening
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan, in_common
 from forebay.engine.shared import SharedInstance
@@ -196,7 +197,7 @@ class Shared:
         self.be(self.WORKERS[self.runs % len(self.WORKERS)])
         self.runs += 1
         plan = shared(names)
-        instance = SharedInstance(plan, self.directory, self.version, self.fired_until)
+        instance = SharedInstance(plan, Opening(self.directory, self.version, self.fired_until))
         if rows:
             instance.ingest(packed(names, rows))
             require_known_sizes(instance)
@@ -473,7 +474,7 @@ def test_a_commit_that_does_not_come_leaves_the_version_before(tmp_path):
     apart = [Alone(name, tmp_path / name) for name in names]
     for batch in range(8):
         rows, watermark = some_rows(chance, batch * 30), batch * 30 - 60
-        failing = SharedInstance(shared(names), tmp_path, together.version, together.fired_until)
+        failing = SharedInstance(shared(names), Opening(tmp_path, together.version, together.fired_until))
         failing.ingest(packed(names, some_rows(chance, batch * 30)))
         deque(failing.fire(watermark + 30), maxlen=0)
         if batch % 2:
@@ -487,15 +488,15 @@ def test_a_commit_that_does_not_come_leaves_the_version_before(tmp_path):
 def test_another_host_goes_on_from_the_archive(tmp_path):
     names, rows = ["sliding list", "visits", "tumbling total"], some_rows(random.Random(3), 0)
     archive = MountedArchive(tmp_path / "safe")
-    here = SharedInstance(shared(names), tmp_path / "here", None, NEVER, archive)
+    here = SharedInstance(shared(names), Opening(tmp_path / "here", None, NEVER, archive))
     here.ingest(packed(names, rows))
     assert list(here.fire(-1000)) == []
     version = here.commit()
     here.close()
-    there = SharedInstance(shared(names), tmp_path / "there", version, -1000, archive)
+    there = SharedInstance(shared(names), Opening(tmp_path / "there", version, -1000, archive))
     found = [row for batch in there.fire(1000) for row in batch.to_pylist()]
     there.close()
-    expected = SharedInstance(shared(names), tmp_path / "expected", None, NEVER)
+    expected = SharedInstance(shared(names), Opening(tmp_path / "expected", None, NEVER))
     expected.ingest(packed(names, rows))
     assert sorted(map(str, found)) == sorted(str(row) for batch in expected.fire(1000) for row in batch.to_pylist())
     assert {row["pattern"] for row in found} == set(names)

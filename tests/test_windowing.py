@@ -13,6 +13,7 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.aligned import AlignedInstance
+from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.results import partial_batch
 from forebay.store.options import Options
@@ -88,7 +89,7 @@ def test_equals_the_model(tmp_path, pattern, windows, seed):
             (center + chance.randrange(-160, 60), f"user {chance.randrange(8)}", chance.randrange(50))
             for _ in range(chance.choice([0, 1, 30, 30]))
         ]
-        instance = AlignedInstance(job, tmp_path, version, fired_until)
+        instance = AlignedInstance(job, Opening(tmp_path, version, fired_until))
         model.ingest(rows)
         if rows:
             partial = pattern is Pattern.RMW and chance.random() < 0.5
@@ -117,24 +118,24 @@ def test_no_row_data_is_left_when_all_windows_have_fired(tmp_path, pattern):
     job = plan(windows, pattern)
     version = None
     for center in (0, 60):
-        instance = AlignedInstance(job, tmp_path, version)
+        instance = AlignedInstance(job, Opening(tmp_path, version))
         instance.ingest(packed(windows, [(center + i, f"user {i % 3}", i) for i in range(40)]))
         version = instance.commit()
         instance.close()
     assert list(tmp_path.glob("*.arrow"))
-    instance = AlignedInstance(job, tmp_path, version)
+    instance = AlignedInstance(job, Opening(tmp_path, version))
     assert sum(batch.num_rows for batch in instance.fire(1000)) > 0
     version = instance.commit()
     instance.close()
-    instance = AlignedInstance(job, tmp_path, version, 1000)  # the next batch, in which nothing happens
+    instance = AlignedInstance(job, Opening(tmp_path, version, 1000))  # the next batch, in which nothing happens
     version = instance.commit()
     assert not list(tmp_path.glob("*.arrow"))
-    settled = AlignedInstance(job, tmp_path, version, 1000)
+    settled = AlignedInstance(job, Opening(tmp_path, version, 1000))
     assert settled.commit() == version
 
 
 def test_a_batch_without_change_makes_no_version(tmp_path):
-    instance = AlignedInstance(plan(AlignedWindows(10, 10), Pattern.AAR), tmp_path / "0", None)
+    instance = AlignedInstance(plan(AlignedWindows(10, 10), Pattern.AAR), Opening(tmp_path / "0", None))
     assert list(instance.fire(1000)) == []
     assert instance.commit() is None
     assert not (tmp_path / "0").exists()
@@ -143,7 +144,7 @@ def test_a_batch_without_change_makes_no_version(tmp_path):
 def test_a_large_window_fires_within_its_memory(tmp_path):
     windows = AlignedWindows(1_000_000, 1_000_000)
     job = replace(plan(windows, Pattern.AAR), options=Options(1 << 20))
-    instance = AlignedInstance(job, tmp_path, None)
+    instance = AlignedInstance(job, Opening(tmp_path, None))
     for part in range(10):
         instance.ingest(packed(windows, [(i, f"user {(i * 31 + part) % 5000}", i) for i in range(10_000)]))
     results = list(instance.fire(1_000_000))
@@ -155,7 +156,7 @@ def test_a_large_window_fires_within_its_memory(tmp_path):
 def test_catching_up_looks_at_each_slice_once(tmp_path, monkeypatch):
     monkeypatch.setattr("forebay.engine.aligned._TOGETHER_BYTES", 1)
     windows = AlignedWindows(10, 10)
-    instance, dropped = AlignedInstance(plan(windows, Pattern.AAR), tmp_path, None), []
+    instance, dropped = AlignedInstance(plan(windows, Pattern.AAR), Opening(tmp_path, None)), []
     instance.ingest(packed(windows, [(i, f"user {i % 3}", i) for i in range(3000)]))
     drop = instance._store.drop
     monkeypatch.setattr(instance._store, "drop", lambda slices: (dropped.extend(slices), drop(slices)))
@@ -182,7 +183,7 @@ def test_first_and_last_of_sliding_count_windows(tmp_path):
         rows = list(range(batch * 30, batch * 30 + 30))
         for key, row in zip(keys, rows, strict=True):
             seen[key].append(row)
-        instance = CountInstance(counting, tmp_path / "s", version)
+        instance = CountInstance(counting, Opening(tmp_path / "s", version))
         columns = {"k0": keys, "a0": rows, HIGH: keys, LOW: keys}
         instance.ingest(pa.record_batch({name: pa.array(column, pa.int64()) for name, column in columns.items()}))
         for result in instance.fire(0):
@@ -207,7 +208,7 @@ def test_a_wall_clock_that_is_set_back(tmp_path):
     )
     version, until, totals = None, NEVER, []
     for now in (100, 99, 95, 105, 111):
-        instance = WholeKeyInstance(clocked, tmp_path / "s", version, until)
+        instance = WholeKeyInstance(clocked, Opening(tmp_path / "s", version, until))
         one = pa.array([1], pa.int64())
         instance.ingest(pa.record_batch({"k0": pa.array(["a"]), "a0": one, HIGH: one, LOW: one}))
         until = max(until, now)

@@ -140,3 +140,14 @@ def test_what_cannot_be_joined(spark, sources):
         fb.intervalJoin(*sides, ["key", "event_time"], *BOUNDS[0], timeColumn="ts")
     with pytest.raises(InvalidArgument, match="a stream and a batch"):
         fb.intervalJoin(stream(spark, sources[0]), right, "key", *BOUNDS[0])
+
+
+def test_a_duration_may_be_of_many_years(spark):
+    """In seconds it has more digits than Spark's intervals take, and so have negative ones."""
+    rows = spark.createDataFrame([(1, "2024-01-01 00:00:00.25")], "k long, t string").select(
+        "k", F.to_timestamp("t").alias("t")
+    )
+    bounds = {"lower": "-20000000 days", "upper": "20000000 days"}
+    joined = fb.intervalJoin(rows, rows.withColumn("x", F.lit("other")), on="k", timeColumn="t", **bounds)
+    assert [(row.k, row.x) for row in joined.collect()] == [(1, "other")]
+    assert fb.dedupe(rows.union(rows), "k", within="20000000 days").count() == 1

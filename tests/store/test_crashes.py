@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from faults import ANYTHING, EVERYTHING, NOTHING, Crash, Disk
 
+from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, NEVER
 from forebay.engine.shared import SharedInstance
 from forebay.errors import CorruptState, VersionNotFound
@@ -128,7 +129,7 @@ class Patterns:
     def open(self, directory, version, archive, disk=LOCAL):
         open_stores.forget(directory)  # as after a restart
         fired_until = NEVER if version is None else (version.number - 1) * 10
-        return SharedInstance(shared(self.NAMES), directory, version, fired_until, archive, disk)
+        return SharedInstance(shared(self.NAMES), Opening(directory, version, fired_until, archive, disk))
 
     def run(self, instance, number):
         random = np.random.default_rng(number)

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.engine.instance import counted, require_same_time
-from forebay.engine.observer import ARRIVAL, Observer
+from forebay.engine.instance import Opening, counted, require_same_time
+from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, partial_batch, results, window_column
 from forebay.engine.stored_form import StoredForm
@@ -34,27 +34,17 @@ _TOGETHER_BYTES = 1 << 18
 class AlignedInstance:
     """Aligned windows, which fire for all keys at once.
 
-    Its parameters are those of `forebay.engine.open.open_instance`, and a store that it is to use, if not one of its own.
+    A ``store`` is one that it is to use, if not one of its own.
     """
 
-    def __init__(
-        self,
-        plan: WindowPlan,
-        directory: Path,
-        version: Version | None,
-        fired_until: int = NEVER,
-        archive: Archive | None = None,
-        disk: Disk = LOCAL,
-        observer: Observer | None = None,
-        store: SliceStore | None = None,
-    ) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: SliceStore | None = None) -> None:
         assert isinstance(plan.windows, AlignedWindows)
-        self._observer = observer
+        self._observer = opening.observer
         self._plan, self._windows = plan, plan.windows
-        self._store = store or aligned_store(plan, directory, version, archive, disk)
+        self._store = store or aligned_store(plan, opening.directory, opening.version, opening.archive, opening.disk)
         if store is None:  # whoever lends a store has looked, and may hand over what came before
-            require_same_time(self._store.base, directory, fired_until)
-        self._fired_until = fired_until
+            require_same_time(self._store.base, opening)
+        self._fired_until = opening.fired_until
         self.counters = self._store.base.counters
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from forebay.aggregates.processor import Processor
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.results import in_order
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, Buffered
 
 
@@ -22,11 +22,11 @@ class BufferInstance(ByKeyInstance):
     A key that has gone on stays known for the interval, without rows, so that what comes next waits; and is then forgotten.
     """
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.windows, Buffered)
         assert isinstance(plan.aggregation, Processor)
         self._buffered, self._processor = plan.windows, plan.aggregation
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
         self._row_bytes = self._store.row_bytes
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:

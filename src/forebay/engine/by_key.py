@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,12 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.engine.instance import counted, require_same_time
-from forebay.engine.observer import Observer, window_ids
+from forebay.engine.instance import Opening, counted, require_same_time
+from forebay.engine.observer import window_ids
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
 from forebay.store import open_stores
-from forebay.store.archive import Archive
-from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
 from forebay.store.key_index import Slots
@@ -52,18 +49,8 @@ class ByKeyInstance(ABC):
     predicted = True
     """Whether windows are read when time passes. If they are when rows come, nothing is worth reading ahead of time."""
 
-    def __init__(
-        self,
-        plan: WindowPlan,
-        directory: Path,
-        version: Version | None,
-        fired_until: int = NEVER,
-        archive: Archive | None = None,
-        disk: Disk = LOCAL,
-        observer: Observer | None = None,
-        store: UnalignedStore | None = None,
-    ) -> None:
-        self._observer = observer
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
+        self._observer = opening.observer
         if not self.predicted:
             plan = replace(plan, options=replace(plan.options, read_batch_ratio=0))
         self._plan = of_one_key(plan)
@@ -71,11 +58,13 @@ class ByKeyInstance(ABC):
         merge = self._merge if self._incremental else None
         self._lent = store is not None
         form = self.form_of(plan)
-        self._store = store or open_stores.take(directory, version, plan.options, merge, archive, form, disk)
+        self._store = store or open_stores.take(
+            opening.directory, opening.version, plan.options, merge, opening.archive, form, opening.disk
+        )
         self._store.merge = merge
         if not self._lent:  # whoever lends a store has looked, and may hand over what came before
-            require_same_time(self._store.base, directory, fired_until)
-        self._fired_until = fired_until
+            require_same_time(self._store.base, opening)
+        self._fired_until = opening.fired_until
         self._committed = False
         self.counters = self._store.base.counters
 

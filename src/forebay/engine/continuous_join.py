@@ -7,16 +7,16 @@ their key that follow each other closely; from then on in the window of what is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, WindowPlan
 from forebay.engine.row_join import INSTANT, JoinInstance
 from forebay.store.key_index import Slots
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import ENDLESS, HIGH, LOW, Lives, Times
 
 _KEY, _LIFE, _LIVES = "key", "life", "lives"
@@ -26,10 +26,10 @@ _ANY_TIME = -END_OF_TIME, END_OF_TIME
 class ContinuousJoinInstance(JoinInstance):
     """Rows of two sides. A pair is emitted when the watermark has passed the later of its rows."""
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.windows, Lives)
         self._windows = plan.windows
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _due(self) -> int:
         return self._store.index.earliest() - self._windows.granularity

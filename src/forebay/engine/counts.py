@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,12 +12,13 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.moving import Frames, Places
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.framed import framed
+from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, WindowPlan
 from forebay.engine.results import WINDOW, assemble
 from forebay.store import predictors
 from forebay.store.key_index import Slots
 from forebay.store.partitions import SLICE
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, CountWindows
 
 _REPEATED = 1 << 20
@@ -31,11 +31,11 @@ class CountInstance(ByKeyInstance):
     slices = (SLICE,)
     predicted = False
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.windows, CountWindows)
         self._windows = plan.windows
         self._touched: list[Slots] = []
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)

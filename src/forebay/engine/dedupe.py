@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.engine.results import conforming
+from forebay.store.unaligned import UnalignedStore
 from forebay.windows import END, HIGH, LOW, START
 
 
@@ -20,9 +21,9 @@ class DedupeInstance(ByKeyInstance):
     If that row has no time, the key is known until the next firing, as in Spark.
     """
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         self._fresh: list[pa.RecordBatch] = []
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         times = batch[START].to_numpy()

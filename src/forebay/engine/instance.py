@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
+from forebay.engine.observer import Observer
 from forebay.engine.plan import NEVER
 from forebay.errors import CorruptState
+from forebay.store.archive import Archive
+from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where a store instance is opened, and at what.
+
+    Attributes
+    ----------
+    directory : Path
+        The instance's own directory.
+    version : Version or None
+        The version that the last committed micro-batch left, None at the beginning.
+    fired_until : int
+        The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
+    archive : Archive, optional
+        Where versions are safe, if not in the directory.
+    disk : Disk
+        What the directory is on.
+    observer : Observer, optional
+        Is told what the instance does.
+    """
+
+    directory: Path
+    version: Version | None
+    fired_until: int = NEVER
+    archive: Archive | None = None
+    disk: Disk = LOCAL
+    observer: Observer | None = None
 
 
 class Instance(Protocol):
@@ -53,8 +84,9 @@ def counted(counters: Counters, **more: int) -> Counters:
     return replace(counters, **{name: getattr(counters, name) + int(value) for name, value in more.items()})
 
 
-def require_same_time(base: Manifest, directory: Path, fired_until: int) -> None:
+def require_same_time(base: Manifest, opening: Opening) -> None:
     """`CorruptState` when a version has fired windows that its checkpoint has not."""
+    directory, fired_until = opening.directory, opening.fired_until
     if (base.fired_until or NEVER) > fired_until:
         raise CorruptState(
             f"version {base.version} in {directory} has fired windows until {base.fired_until}, the checkpoint "

@@ -8,7 +8,6 @@ has to know which of the rows that wait have met somebody: a *mark* beside them 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +15,23 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.engine.instance import Opening
 from forebay.engine.plan import WindowPlan
 from forebay.engine.portions import PORTION_ROWS, portions
 from forebay.engine.row_join import INSTANT, MET, ONCE, ROW, JoinInstance, Places, Rows
 from forebay.engine.window_join import AWAITED, LEFT, RIGHT
 from forebay.store.key_index import Slots
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import END, HIGH, LOW, Intervals
 
 
 class IntervalJoinInstance(JoinInstance):
     """Rows of two sides. A pair is emitted in the micro-batch in which the second of its rows arrives."""
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.windows, Intervals)
         self._windows = plan.windows
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _due(self) -> int:
         return self._store.index.earliest()

@@ -10,7 +10,7 @@ from forebay.engine.buffer import BufferInstance
 from forebay.engine.continuous_join import ContinuousJoinInstance
 from forebay.engine.counts import CountInstance
 from forebay.engine.dedupe import DedupeInstance
-from forebay.engine.instance import Instance
+from forebay.engine.instance import Instance, Opening
 from forebay.engine.interval_join import IntervalJoinInstance
 from forebay.engine.observer import Observer
 from forebay.engine.panes import PaneInstance
@@ -90,4 +90,4 @@ def open_instance(
         kind = UpdateInstance
     else:
         kind = _KINDS[type(plan.windows)]
-    return kind(plan, directory, version, fired_until, archive, disk, observer)
+    return kind(plan, Opening(directory, version, fired_until, archive, disk, observer))

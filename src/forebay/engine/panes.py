@@ -7,30 +7,30 @@ its estimated trigger time (ETT) is exact here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.instance import Opening
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import WINDOW
 from forebay.store.key_index import Slots
 from forebay.store.partitions import SLICE
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import END, ENDLESS, HIGH, LOW, START, AlignedWindows, CustomWindows, Times
 
 
 class PaneInstance(ByKeyInstance):
     """Aligned windows, sessions and custom windows, each key's for itself, with early and late firings."""
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert plan.firing is not None
         self._firing, self._windows = plan.firing, plan.windows
         windows = self._windows
         self._most = windows.most if isinstance(windows, AlignedWindows) else 1
         self._merging = windows.merging if isinstance(windows, CustomWindows) else not isinstance(windows, AlignedWindows)
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         for some in self._parts(batch, self._most):

@@ -8,7 +8,6 @@ written again only when at least half of those that were read are needed no more
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,11 +17,12 @@ from forebay.aggregates.moving import Frames, Places
 from forebay.engine import preceding_kernels as kernels
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.framed import framed
+from forebay.engine.instance import Opening
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import assemble
 from forebay.engine.row_join import INSTANT
 from forebay.store.key_index import Slots
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, START, Preceding, Times
 
 
@@ -36,11 +36,11 @@ class PrecedingInstance(ByKeyInstance):
     slices = (INSTANT,)
     predicted = False
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.windows, Preceding)
         self._windows = plan.windows
         self._bounds = -1 if plan.windows.span is None else plan.windows.span, plan.windows.rows or 0
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[START].to_numpy() <= self._fired_until

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +12,13 @@ import pyarrow as pa
 
 from forebay import arrow
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.instance import Opening
 from forebay.engine.meeting import ranges
 from forebay.engine.plan import NO_TIME, WindowPlan
 from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, together, widths
 from forebay.engine.results import assemble
 from forebay.engine.window_join import WindowJoin
+from forebay.store.unaligned import UnalignedStore
 from forebay.windows import HIGH, LOW, START, Times
 
 INSTANT, ROW = "__instant", "__row"
@@ -83,12 +84,12 @@ class JoinInstance(ByKeyInstance):
     slices = (INSTANT, ROW)
     predicted = False
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.aggregation, WindowJoin)
         self._join = plan.aggregation
         self._fresh: list[pa.RecordBatch] = []
         self._timeless: list[pa.RecordBatch] = []
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         times = batch[START].to_numpy()

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.instance import Opening
 from forebay.engine.observer import windows_left
 from forebay.engine.plan import WindowPlan
 from forebay.store.filenames import Version
+from forebay.store.unaligned import UnalignedStore
 from forebay.windows import END, ETT, HIGH, LOW, START, CustomWindows
 
 
 class SessionInstance(ByKeyInstance):
     """Sessions and custom windows: they end in event time, each key's at a time of its own."""
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         self._waiting: dict[bool, list[pa.RecordBatch]] = {False: [], True: []}
         """Rows, and partial aggregates."""
         self._waiting_bytes = 0
         self._merging = not isinstance(plan.windows, CustomWindows) or plan.windows.merging
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[END].to_numpy() <= self._fired_until

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +17,11 @@ import pyarrow as pa
 
 from forebay.access_patterns import Pattern
 from forebay.engine.assigning import placement
-from forebay.engine.instance import Instance, counted, require_same_time
-from forebay.engine.observer import Observer
+from forebay.engine.instance import Instance, Opening, counted, require_same_time
 from forebay.engine.plan import NEVER, Member, WindowPlan, before_keys
 from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.store import open_stores
 from forebay.store.aligned_events import AlignedEvents
-from forebay.store.archive import Archive
-from forebay.store.disk import LOCAL, Disk
 from forebay.store.events import EVENT, EventSlice, References
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
@@ -73,25 +69,17 @@ class _Running:
 class SharedInstance:
     """Several patterns over the same events; see `forebay.engine.instance.Instance`.
 
-    Its parameters are those of `forebay.engine.open.open_instance`. The state of patterns that the plan does not have any
+    The state of patterns that the plan does not have any
     more is given up when it is opened. New patterns begin with the events that are still stored, if these have their
     columns.
     """
 
-    def __init__(
-        self,
-        plan: WindowPlan,
-        directory: Path,
-        version: Version | None,
-        fired_until: int = NEVER,
-        archive: Archive | None = None,
-        disk: Disk = LOCAL,
-        observer: Observer | None = None,
-    ) -> None:
-        self._plan, self._fired_until = plan, fired_until
-        kept = open_stores.taken(directory, version, plan.options, archive, SharedForm(plan), disk)
-        self._stores = kept if isinstance(kept, SharedStores) else SharedStores(plan, directory, version, archive, disk)
-        require_same_time(self._stores.base, directory, fired_until)
+    def __init__(self, plan: WindowPlan, opening: Opening) -> None:
+        self._plan, self._fired_until = plan, opening.fired_until
+        at, archive, disk = (opening.directory, opening.version), opening.archive, opening.disk
+        kept = open_stores.taken(*at, plan.options, archive, SharedForm(plan), disk)
+        self._stores = kept if isinstance(kept, SharedStores) else SharedStores(plan, *at, archive, disk)
+        require_same_time(self._stores.base, opening)
         self._committed = False
         self._places = sorted({place for member in plan.members for place in member.places})
         self.counters = self._stores.base.counters

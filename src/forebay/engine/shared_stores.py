@@ -14,7 +14,7 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.aligned import AlignedInstance, aligned_store
 from forebay.engine.counts import CountInstance
-from forebay.engine.instance import Instance
+from forebay.engine.instance import Instance, Opening
 from forebay.engine.plan import Member, WindowPlan
 from forebay.engine.preceding import PrecedingInstance
 from forebay.engine.sessions import SessionInstance
@@ -22,7 +22,7 @@ from forebay.engine.stored_form import StoredForm
 from forebay.store.aligned import AlignedStore
 from forebay.store.aligned_events import AlignedEvents
 from forebay.store.archive import Archive
-from forebay.store.disk import LOCAL, Disk
+from forebay.store.disk import Disk
 from forebay.store.events import EVENT, ORDINAL, EventLog, EventSlice
 from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
@@ -124,16 +124,16 @@ class SharedStores:
     def start(self, member: Member, fired_until: int) -> tuple[Instance, AlignedEvents | ReferenceStore | None]:
         """A pattern at work; and what it sees events through, if it needs events."""
         plan, store = replace(member.plan, options=self.each), self._own[member.id]
-        place = (self.directory, None, fired_until, None, LOCAL, None)
+        opening = Opening(self.directory, None, fired_until)
         if isinstance(store, AlignedStore):
-            return AlignedInstance(plan, *place, store), None
+            return AlignedInstance(plan, opening, store), None
         if isinstance(plan.windows, AlignedWindows):
             part = self._log.part(_part(member))
             seen = AlignedEvents(self.events, part, plan.windows, plan.packed.names, plan.keys, self.each, fired_until)
-            return AlignedInstance(plan, *place, seen), seen
+            return AlignedInstance(plan, opening, seen), seen
         if isinstance(store, ReferenceStore):
-            return _kind(plan)(replace(plan, packed=pa.schema([(EVENT, pa.int64())])), *place, store), store
-        return _kind(plan)(plan, *place, store), None
+            return _kind(plan)(replace(plan, packed=pa.schema([(EVENT, pa.int64())])), opening, store), store
+        return _kind(plan)(plan, opening, store), None
 
     def begins(self, member: Member) -> bool:
         """Whether the last version does not have a pattern that is to take the events which are there.

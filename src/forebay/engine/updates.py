@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from forebay.engine.by_key import ByKeyInstance
+from forebay.engine.instance import Opening
 from forebay.engine.plan import WindowPlan
 from forebay.store.key_index import Slots
 from forebay.store.partitions import SLICE
-from forebay.store.unaligned import SLOT
+from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, AlignedWindows
 
 
@@ -21,11 +21,11 @@ class UpdateInstance(ByKeyInstance):
 
     predicted = False
 
-    def __init__(self, plan: WindowPlan, *place: Any) -> None:
+    def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
         assert isinstance(plan.windows, AlignedWindows)
         self._windows = plan.windows
         self._touched: list[Slots] = []
-        super().__init__(plan, *place)
+        super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         for some in self._parts(batch, self._windows.most):

@@ -122,4 +122,5 @@ def lasting(time: Column, wait: Column) -> dict[str, Column]:
 
 def interval(microseconds: int) -> Column:
     """A duration as a column, to be added to a time. It has no days, which Spark would take from the session's calendar."""
-    return F.make_interval(secs=F.lit(Decimal(microseconds) / 1_000_000).cast("decimal(18, 6)"))
+    hours, rest = divmod(microseconds, 3_600_000_000)  # in seconds alone it could not have more than a decimal
+    return F.make_interval(hours=F.lit(hours), secs=F.lit(Decimal(rest) / 1_000_000).cast("decimal(18, 6)"))
