@@ -129,7 +129,7 @@ def started(engine: str, function: str, *, kept: bool) -> list[float]:
     if engine == "spark":  # which has no use for the workers that `fb.configure` has started
         given["spark.python.use.daemon"] = "false"
     arguments = " ".join(f"--conf {name}={value}" for name, value in given.items())
-    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"}
+    env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}"}
     began = time.time()
     ended = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
     *batches, at = json.loads(ended.stdout.splitlines()[-1])

@@ -80,10 +80,3 @@ class HandoverError(ForebayError):
 
     Operator action: none for the query. The message says what stood in the way; then the handover can be asked for again.
     """
-
-
-RESTORE = "Restore the checkpoint together with its state directory from a copy."
-"""What to do where state is damaged, or a part of it is missing."""
-
-RESTORE_FILE = "Restore the file, or the checkpoint together with its state directory, from a copy."
-"""What to do where one file of it is."""

@@ -1,9 +1,12 @@
 """The workers of a local session: where they come from, and what they have when they begin."""
 
+import copy
 import os
+import subprocess
 import sys
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -15,7 +18,7 @@ from streams import generate, run
 
 import forebay as fb
 from forebay.spark.driver import early
-from forebay.spark.driver.configure import DAEMON, LOADED
+from forebay.spark.driver.early import DAEMON, LOADED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fb.configure gives no daemon there")
 
@@ -57,3 +60,44 @@ def test_the_process_is_started_when_a_session_is_made_and_once(spark):
     while [jobs.getJobInfo(job).status for job in set(jobs.getJobIdsForGroup(early.GROUP)) - begun] != ["SUCCEEDED"]:
         assert time.monotonic() < deadline, "no such job has ended, or more than one"
         time.sleep(0.1)
+
+
+def test_a_session_may_be_stopped_at_once():
+    """In a process of its own, whose only session it is; no other one is made by what starts the workers."""
+    program = (
+        "import threading\n"
+        "from pyspark import SparkContext\n"
+        "from pyspark.sql import SparkSession\n"
+        "import forebay as fb\n"
+        "session = fb.configure(SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false')).getOrCreate()\n"
+        "session.stop()\n"
+        "[each.join() for each in threading.enumerate() if each.name == 'forebay-early']\n"
+        "print(SparkContext._active_spark_context, SparkSession.getActiveSession())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "None None\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_a_builder_of_another_class_stays_one():
+    class Own(SparkSession.Builder):
+        pass
+
+    ours, own = SparkSession.builder.config("x", "1"), Own()
+    for builder in (ours, own):
+        early.begin_with(builder)
+    assert (type(ours), type(own)) == (early.Builder, Own)
+    copied = copy.deepcopy(ours).config("y", "2")
+    assert (type(copied), copied._options) == (early.Builder, {"x": "1", "y": "2"})
+    assert ours._options == {"x": "1"}
+
+
+def test_with_a_single_core_nothing_runs_before_the_first_query(monkeypatch):
+    started = []
+    monkeypatch.setattr(early, "start", started.append)
+    sessions = [Mock(SparkSession) for _ in range(2)]
+    for session, master in zip(sessions, ("local[1]", "local[2]"), strict=True):
+        session.sparkContext.master = master
+        early._started(session)
+    early._started("a session of Connect")
+    assert started == sessions[1:]

@@ -39,8 +39,8 @@ _AT_ONCE = 1 << 16
 class ByKeyInstance(ABC):
     """What the instances have in common; see `forebay.engine.instance.Instance`.
 
-    Parameters are those of `forebay.engine.open.open_instance`, and a store that it is to use, if not one of its own. Then
-    rows come with the identities of their keys, and it is not for the instance to keep the store.
+    A ``store`` is one that it is to use, if not one of its own. Then rows come with the identities of their keys, and it is
+    not for the instance to keep the store.
     """
 
     slices: tuple[str, ...] = ()

@@ -69,9 +69,8 @@ class _Running:
 class SharedInstance:
     """Several patterns over the same events; see `forebay.engine.instance.Instance`.
 
-    The state of patterns that the plan does not have any
-    more is given up when it is opened. New patterns begin with the events that are still stored, if these have their
-    columns.
+    The state of patterns that the plan does not have any more is given up when it is opened. New patterns begin with the
+    events that are still stored, if these have their columns.
     """
 
     def __init__(self, plan: WindowPlan, opening: Opening) -> None:

@@ -155,9 +155,9 @@ def receive(
     What was received with a wrong checksum, or not whole, is not there. None if not all files are here in the end: whether
     they are is looked at again, because others remove some, too.
     """
-    here = holdings.names(offer.instance)
+    version, here = offer.version, holdings.names(offer.instance)  # an offer without a version is refused first
     missing = holdings.lacking(offer.instance, offer.files, here)
-    refusal = _refusal(holdings, address, offer, here, sum(missing.values()))
+    refusal = _refusal(holdings, address, offer, version, here, sum(missing.values()))
     if refusal is not None:
         _say(writer, outcome=asdict(refusal))
         return None
@@ -193,15 +193,17 @@ def receive(
     return (made, sum(missing.values())) if made else None
 
 
-def _refusal(holdings: Holdings, address: str, offer: Offer, here: AbstractSet[str], lacking: int) -> Outcome | None:
-    """Why a host that has these files, and lacks so many bytes of those offered, takes none of them; None if it does."""
-    version, newest = offer.version, filenames.newest(here)
+def _refusal(
+    holdings: Holdings, address: str, offer: Offer, version: Version, here: AbstractSet[str], size: int
+) -> Outcome | None:
+    """Why a host that has the files ``here``, and lacks ``size`` bytes of those offered, takes none; None if it does."""
+    newest = filenames.newest(here)
     if newest is not None and newest.number > version.number:
         _log.warning("version %s of %s was overtaken by %s: a newer run goes on", version, offer.instance, newest)
         return Outcome(behind=[address])
     if offer.base is not None and not holdings.holds(offer.instance, offer.base, here):
         return Outcome(baseless=[address])
-    return Outcome(behind=[address]) if lacking > offer.most else None
+    return Outcome(behind=[address]) if size > offer.most else None
 
 
 def refuse(reader: flight.MetadataRecordBatchReader, writer: flight.MetadataRecordBatchWriter, reason: str) -> None:

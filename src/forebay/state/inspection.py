@@ -25,6 +25,7 @@ from forebay import arrow
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
 from forebay.errors import CorruptState, ForebayError, InvalidArgument, StateDirectoryError, VersionNotFound
+from forebay.restoring import RESTORE_DIRECTORY
 from forebay.state import instances
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout, Location, key_names
@@ -45,7 +46,6 @@ _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
 
 _ELSEWHERE = "If the query keeps its state elsewhere, give the settings that say where."
-_RESTORE = "Restore the state directory that belongs to the checkpoint; both are one unit."
 
 _READ_BYTES = 32 << 20
 """Rows are read about so many bytes at a time."""
@@ -414,14 +414,18 @@ def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
 def require_there(root: Root, token: str, operators: Sequence[OperatorState]) -> None:
     """`VersionNotFound` or `CorruptState` unless the manifest of the version that a token names is there and whole."""
     if not operators:
-        raise VersionNotFound(f"Spark's state names {token}, and {root.safe} has no state at all. {_ELSEWHERE} {_RESTORE}")
+        raise VersionNotFound(
+            f"Spark's state names {token}, and {root.safe} has no state at all. {_ELSEWHERE} {RESTORE_DIRECTORY}"
+        )
     location = Location.parse(root, token, operators[0].layout, [operator.id for operator in operators])
     assert location.version is not None
     name = filenames.manifest(location.version)
     try:
         manifests.parse(location.home.safe.read(name), Path(location.layout, location.instance, name))
     except FileNotFoundError as error:
-        raise VersionNotFound(f"Spark's state names {token}, and {root.safe} does not have it. {_RESTORE}") from error
+        raise VersionNotFound(
+            f"Spark's state names {token}, and {root.safe} does not have it. {RESTORE_DIRECTORY}"
+        ) from error
 
 
 def _rows(instance: InstanceState, version: Version) -> int | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.engine.widening import widens
-from forebay.errors import RESTORE, CorruptState, LayoutChanged
+from forebay.errors import CorruptState, LayoutChanged
+from forebay.restoring import RESTORE
 from forebay.state.places import Root
 from forebay.store import filenames
 from forebay.store.archive import MountedArchive

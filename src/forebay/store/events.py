@@ -17,7 +17,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import RESTORE, CorruptState
+from forebay.errors import CorruptState
+from forebay.restoring import RESTORE
 from forebay.store.aligned import AlignedStore
 from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog
 from forebay.store.form import Form

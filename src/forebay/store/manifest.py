@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from isal.isal_zlib import crc32
 
-from forebay.errors import RESTORE, CorruptState, VersionNotFound
+from forebay.errors import CorruptState, VersionNotFound
+from forebay.restoring import RESTORE
 from forebay.store import filenames
 from forebay.store.disk import LOCAL, Disk, unreadable
 from forebay.store.filenames import Version

@@ -51,7 +51,7 @@ class Options:
 
     @property
     def load_bytes(self) -> int:
-        """Rows of this size can be loaded and grouped within the memory: grouping takes so many times as much."""
+        """Rows of this size can be loaded and grouped within the memory: grouping takes several times as much."""
         return self.memory_bytes // _LOAD_FACTOR
 
     def __post_init__(self) -> None:

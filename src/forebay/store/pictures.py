@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.errors import RESTORE, CorruptState
+from forebay.errors import CorruptState
+from forebay.restoring import RESTORE
 
 _COLUMNS = pa.schema([("part", pa.string()), ("bytes", pa.int64()), ("data", pa.large_binary())])
 """What an array is called, how many bytes it has, and these."""

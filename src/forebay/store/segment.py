@@ -13,11 +13,10 @@ from typing import NamedTuple
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.errors import RESTORE_FILE, CorruptState, StateDirectoryError
+from forebay.errors import CorruptState, StateDirectoryError
+from forebay.restoring import RESTORE_FILE
 from forebay.store.blocks import BlockChecksums
 from forebay.store.disk import LOCAL, Disk
-
-"""What is to be done about a damaged file."""
 
 SEGMENT_BYTES = 4 << 20
 """A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from isal.isal_zlib import crc32
 
-from forebay.errors import RESTORE_FILE, CorruptState, StateDirectoryError
+from forebay.errors import CorruptState, StateDirectoryError
+from forebay.restoring import RESTORE_FILE
 from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK

@@ -14,7 +14,8 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark.driver.configure import LOGS, RENAMING, tries_again
+from forebay.spark.driver.configure import LOGS, RENAMING
+from forebay.spark.driver.masters import tries_again
 from forebay.state.places import local_path
 from forebay.store.archive import archive_at
 

@@ -15,13 +15,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from py4j.clientserver import ClientServer
 from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark.driver import early, shared_classes
+from forebay.spark.driver.early import DAEMON, LOADED
+from forebay.spark.driver.masters import cores_of, is_local, tries_again
 from forebay.spark.properties import PREFIX
 from forebay.spark.worker import site
 
@@ -37,8 +38,6 @@ RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
-DAEMON = "spark.python.daemon.module"
-LOADED = "forebay.spark.worker.daemon"
 PATH = "spark.executorEnv.PYTHONPATH"
 LOCALITY, LOCALITY_OF_STATE = "spark.locality.wait", "spark.locality.wait.process"
 RETRY_WAIT, RETRIES = "spark.shuffle.io.retryWait", "spark.shuffle.io.maxRetries"
@@ -53,8 +52,6 @@ LOCAL = "local[*]"
 _LONGEST_DIRECTORY = 64
 """Of sockets: Linux takes paths of 107 bytes, and Spark's names have 43."""
 
-_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
-_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 _SHARING = re.compile("-Xshare|SharedArchiveFile|SharedSpaces|ArchiveClassesAtExit")
 """Options of Java about shared classes: with two files, or with one that is to be written, it does not start."""
 
@@ -67,7 +64,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     What is set already stays as it is, whether with the builder, with ``spark-submit``, in ``spark-defaults.conf``, or in
     the session that this process has. Call it after ``master``, for some settings are right in local mode alone. What the
     builder is given afterwards counts. In local mode the driver's own Python also becomes that of Spark's workers, by
-    ``PYSPARK_PYTHON`` of this process, if that is unset.
+    ``PYSPARK_PYTHON`` of this process, if that is unset, and a session starts them as soon as it is made, with a job of one
+    value.
 
     Parameters
     ----------
@@ -114,30 +112,8 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     local = master.startswith("local")
     if local and SparkContext._active_spark_context is None:  # not any Python has the module of `DAEMON`
         os.environ.setdefault("PYSPARK_PYTHON", given.get("spark.pyspark.python", sys.executable))
-    return _starting_workers(builder)
-
-
-def _starting_workers(builder: SparkSession.Builder) -> SparkSession.Builder:
-    """Have a session that the builder makes start the daemon of its Python workers at once, in local mode."""
-    make = builder.getOrCreate
-
-    def get_or_create() -> SparkSession:
-        session = make()
-        if _starts_early(dict(session.sparkContext.getConf().getAll())):
-            early.start(session)
-        return session
-
-    builder.getOrCreate = get_or_create  # type: ignore[method-assign]  # which makes no class of builders of its own
+    early.begin_with(builder)
     return builder
-
-
-def _starts_early(conf: Mapping[str, str]) -> bool:
-    if not is_local(conf["spark.master"]) or conf.get(DAEMON) != LOADED:
-        return False
-    if sys.platform != "linux" or conf.get("spark.python.use.daemon", "true") != "true":
-        return False
-    # Elsewhere a thread has the job group of any other one (PYSPARK_PIN_THREAD=false).
-    return isinstance(SparkContext._gateway, ClientServer)
 
 
 def wanted(given: Mapping[str, str]) -> dict[str, str]:
@@ -171,16 +147,6 @@ def missing(session: SparkSession) -> dict[str, str]:
     settings = wanted(dict(session.sparkContext.getConf().getAll()))
     settings.pop(PATH, None)
     return {name: value for name, value in settings.items() if session.conf.get(name, None) is None}
-
-
-def is_local(master: str) -> bool:
-    """Whether tasks run in the driver's own process."""
-    return _LOCAL.fullmatch(master) is not None
-
-
-def tries_again(master: str) -> bool:
-    """Whether tasks that fail are tried again: in local mode they are if the master has a number for that."""
-    return not is_local(master) or "," in master
 
 
 def _starts_java() -> bool:
@@ -238,13 +204,9 @@ def _arguments(text: str) -> Iterator[tuple[str, str]]:
 
 def _cores(master: str, given: Mapping[str, str]) -> int | None:
     """How many tasks run at a time, where that is known."""
-    local, cluster = _LOCAL.fullmatch(master), _LOCAL_CLUSTER.fullmatch(master)
-    if local:
-        return len(os.sched_getaffinity(0)) if local[1] == "*" else int(local[1] or 1)
-    if cluster:
-        return int(cluster[1]) * int(cluster[2])
-    if given.get("spark.dynamicAllocation.enabled") == "true":
-        return None
+    cores = cores_of(master)
+    if cores is not None or given.get("spark.dynamicAllocation.enabled") == "true":
+        return cores
     most = given.get("spark.cores.max", "")
     told = [most] if most else [given.get(f"spark.executor.{name}", "") for name in ("instances", "cores")]
     return math.prod(map(int, told)) if all(map(str.isdecimal, told)) else None

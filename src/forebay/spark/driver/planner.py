@@ -108,6 +108,7 @@ class Call:
 
 def planned(df: DataFrame, conf: Conf, call: Call) -> BoundOperator:
     """Plan an operator over a DataFrame."""
+    capture = _capture(conf.capture_trace, call) if conf.capture_trace and df.isStreaming else None
     names = key_names(len(call.keys))
     key_columns = [key.column.alias(name) for name, key in zip(names, call.keys, strict=True)]
     high, low = identity([key.column for key in call.keys], [key.kind for key in call.keys])
@@ -127,7 +128,7 @@ def planned(df: DataFrame, conf: Conf, call: Call) -> BoundOperator:
         call.windowing.firing,
         call.windowing.idle_timeout,
         identified_by=None if call.stored_keys else names,
-        capture=_capture(conf.capture_trace, call) if conf.capture_trace and df.isStreaming else None,
+        capture=capture,
     )
     projection = [*beside, *([] if call.stored_keys else key_columns), *kept]
     return BoundOperator(projection, plan, call.schema, _layout(conf, call), call.choice, call.rows)

@@ -1,4 +1,4 @@
-"""What the operators of a query require of each other, of its output mode and of its partitions."""
+"""What the operators of a query require of its watermarks, its output mode and its partitions, and of each other."""
 
 from __future__ import annotations
 

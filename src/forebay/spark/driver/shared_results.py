@@ -13,6 +13,7 @@ from forebay.aggregates.functions import Condition
 from forebay.engine.plan import in_common
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.conditions import matching_where
+from forebay.state.layout import key_names
 
 PATTERN = "pattern"
 """The column of results that has the name of the pattern that a result is of."""
@@ -70,7 +71,8 @@ def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T
     described = [[(field.dataType, place == 0) for place, field in enumerate(fields)] for fields in own.values()]
     kinds, places = in_common(described, 1 + len(common))
     marks = {each[0]: fields[0].metadata for each, fields in zip(places, own.values(), strict=True)}  # they are windows
-    keys = [T.StructField(f"k{place}", field.dataType) for place, field in enumerate(common)]
+    names = key_names(len(common))
+    keys = [T.StructField(name, field.dataType) for name, field in zip(names, common, strict=True)]
     shared = [
         T.StructField(f"p{place}", kind, metadata=marks.get(place)) for place, (kind, _) in enumerate(kinds, 1 + len(common))
     ]
@@ -78,7 +80,7 @@ def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T
         name: [F.col(f"p{at}").alias(field.name, metadata=field.metadata) for at, field in zip(each, fields, strict=True)]
         for (name, fields), each in zip(own.items(), places, strict=True)
     }
-    named = [F.col(f"k{place}").alias(field.name) for place, field in enumerate(common)]
+    named = [F.col(name).alias(field.name) for name, field in zip(names, common, strict=True)]
     return SharedResults(T.StructType([T.StructField(PATTERN, T.StringType()), *keys, *shared]), places, named, seen)
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from forebay.spark.driver import listener, metrics, plans, query, replicas
+from forebay.spark.driver import early, listener, metrics, plans, query, replicas
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -72,6 +72,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
         (clock if timers else Clock.NONE).value,
         eventTimeColumnName=event_time,
     )
+    early.start(df.sparkSession)
     return _with_time(emitted, bound)
 
 
