@@ -104,14 +104,15 @@ def kept(first: Layout) -> Layout:
     return {name: first[name] for name in _KEPT if name in first}
 
 
-def _names(layout: Layout) -> list[str]:
-    """The names that a layout has and had in earlier releases.
+def _names(layout: Layout) -> Iterator[str]:
+    """The name that a layout has, and then those that it had in earlier releases.
 
     State of one whose windows are spread is only where windows are, whatever else it lacks.
     """
+    yield layout_id(layout)
     earlier: list[Layout] = [{SPREAD: "", **each} for each in ({}, {IDENTITY: ""}, {IDENTITY: "", KIND: ""})]
-    forms = [layout, *(as_begun(layout, first) for first in earlier)]
-    return [layout_id(each) for form in forms for each in (form, _without_further_keys(form))]
+    forms = [as_begun(layout, first) for first in earlier]
+    yield from (layout_id(each) for each in (_without_further_keys(layout), *forms, *map(_without_further_keys, forms)))
 
 
 def _without_further_keys(layout: Layout) -> Layout:
