@@ -276,7 +276,8 @@ def test_a_partition_moves_and_the_query_goes_on(tmp_path):
     ((partition, (origin, target)),) = moved.items()
     assert (before[partition], after[partition]) == (origin, target)
     assert steps == ["catchUp", "fetching", "loading", "microBatch", "scheduling", "warm"]
-    assert warmed == []  # its executor runs other partitions, and needs its cores for them
+    # An executor that runs other partitions needs its cores for them. Which one is usable first is left to Spark.
+    assert warmed == ([] if target in before.values() else [target])
     assert "the query has the partitions [0, 1, 2, 3]" in errors[0]
     assert "'nobody'" in errors[1]
     assert "1 replicas" in shown
