@@ -151,5 +151,5 @@ def test_a_duration_may_be_of_many_years(spark):
     joined = fb.intervalJoin(rows, rows.withColumn("x", F.lit("other")), on="k", timeColumn="t", **bounds)
     assert [(row.k, row.x) for row in joined.collect()] == [(1, "other")]
     assert fb.dedupe(rows.union(rows), "k", within="20000000 days").count() == 1
-    with pytest.raises(InvalidArgument, match="the longest is 36525000 days"):
+    with pytest.raises(InvalidArgument, match="at most 36525000 days"):
         fb.dedupe(rows, "k", within="36525001 days")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ Mask = npt.NDArray[np.bool_]
 def percentages_of(aggregate: BoundAggregate) -> list[float]:
     """What it asks for; a median is at 0.5."""
     asked = aggregate.options.get("percentage", 0.5)
-    return [float(asked)] if _is_one(asked) else [float(percentage) for percentage in asked]
+    return [float(percentage) for percentage in ([asked] if _asks_for_one(aggregate) else asked)]
 
 
 def results(
@@ -30,7 +29,7 @@ def results(
 
     ``values`` gives numbers as an array, with NULLs in the place of some.
     """
-    if _is_one(aggregate.options.get("percentage", 0.5)):
+    if _asks_for_one(aggregate):
         return values(found[:, 0], empty)
     offsets = np.concatenate([[0], np.cumsum(np.where(empty, 0, found.shape[1]))]).astype(np.int32)
     flat = values(found[~empty].ravel(), None)
@@ -39,9 +38,8 @@ def results(
 
 def result_bytes(aggregate: BoundAggregate) -> int:
     """The bytes of a result that is a list."""
-    asked = aggregate.options.get("percentage", 0.5)
-    return 0 if _is_one(asked) else 8 * len(asked)
+    return 0 if _asks_for_one(aggregate) else 8 * len(percentages_of(aggregate))
 
 
-def _is_one(asked: Any) -> bool:
-    return isinstance(asked, int | float)
+def _asks_for_one(aggregate: BoundAggregate) -> bool:
+    return isinstance(aggregate.options.get("percentage", 0.5), int | float)

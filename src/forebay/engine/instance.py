@@ -21,23 +21,7 @@ from forebay.store.metrics import Metrics
 
 @dataclass(frozen=True)
 class Opening:
-    """Where a store instance is opened, and at what.
-
-    Attributes
-    ----------
-    directory : Path
-        The instance's own directory.
-    version : Version or None
-        The version that the last committed micro-batch left, None at the beginning.
-    fired_until : int
-        The watermark (microseconds) of the last micro-batch: windows that end by then have fired.
-    archive : Archive, optional
-        Where versions are safe, if not in the directory.
-    disk : Disk
-        What the directory is on.
-    observer : Observer, optional
-        Is told what the instance does.
-    """
+    """Where a store instance is opened, and at what; `forebay.engine.open.open_instance` says what each of them is."""
 
     directory: Path
     version: Version | None

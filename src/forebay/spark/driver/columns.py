@@ -126,6 +126,9 @@ def lasting(time: Column, wait: Column) -> dict[str, Column]:
 def interval(microseconds: int) -> Column:
     """A duration as a column, to be added to a time. It has no days, which Spark would take from the session's calendar."""
     if abs(microseconds) > _LONGEST:
-        raise InvalidArgument(f"a duration has {abs(microseconds) // _DAY} days; the longest is {_LONGEST // _DAY} days")
+        raise InvalidArgument(
+            f"a duration of {abs(microseconds) // _DAY} days is too long: times that are so far away have no results. "
+            f"Give at most {_LONGEST // _DAY} days."
+        )
     hours, rest = divmod(microseconds, _DAY // 24)  # Spark has no room for so many seconds
     return F.make_interval(hours=F.lit(hours), secs=F.lit(Decimal(rest) / 1_000_000).cast("decimal(18, 6)"))
