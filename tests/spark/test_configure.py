@@ -129,9 +129,10 @@ def test_the_cores_of_a_cluster_count_where_they_are_told(fresh, told, partition
 
 
 def test_tasks_give_a_lost_host_up_sooner_where_state_has_replicas(fresh):
-    for master, tries in (("spark://master:7077", "1"), ("local[2]", None)):
+    for master, tries, wait in (("spark://master:7077", "1", "250ms"), ("local[2]", None, None)):
         builder = SparkSession.builder.master(master).config("spark.forebay.durability", "replicas")
         assert settings(builder).get(RETRIES) == tries
+        assert settings(builder).get(RETRY_WAIT) == wait
     assert RETRIES not in settings(SparkSession.builder.master("spark://master:7077"))
 
 

@@ -130,7 +130,7 @@ def wanted(given: Mapping[str, str]) -> dict[str, str]:
     if not is_local(master):
         settings[RETRY_WAIT] = "1s"
     if not is_local(master) and given.get(DURABILITY) == "replicas":
-        settings[RETRIES] = "1"
+        settings |= {RETRY_WAIT: "250ms", RETRIES: "1"}
     if not is_local(master) and given.get(DECOMMISSION) == "true":
         settings[HANDING_SHUFFLES_ON] = "true"
     if is_local(master):
