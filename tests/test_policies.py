@@ -136,6 +136,26 @@ def test_a_scale_out_that_fails_is_not_tried_again_at_once_and_the_log_says_when
     assert "the scale-out to executor 3 is tried again in 10 s: its agent did not start" in caplog.text
 
 
+def test_an_executor_that_is_being_dismissed_is_no_newcomer():
+    """One thread judges executors while another one gives partitions to those that are new."""
+    found = []
+
+    class Asking(dict):
+        def __setitem__(self, executor, wait):
+            thread = threading.Thread(target=lambda: found.append(joining.due({"1", "2"}, now=1)))
+            thread.start()
+            thread.join(0.2)
+            super().__setitem__(executor, wait)
+
+    joining = Newcomers()
+    joining.due({"1", "2"}, now=0)
+    joining._waits = Asking()
+    joining.dismissed("1", now=0)
+    while not found:
+        time.sleep(0.01)
+    assert found == [set()]
+
+
 def test_an_executor_that_can_be_given_nothing_does_not_hold_up_the_next_one(handovers, look, monkeypatch):
     handovers.broken = {"3"}
     handovers.executors.append("3")

@@ -244,7 +244,7 @@ def hll_sketch_agg(col: ColumnOrName, lgConfigK: int = 12) -> Aggregate:
     +---+
     <BLANKLINE>
     """
-    size = _number("hll_sketch_agg", "lgConfigK", lgConfigK)
+    size = _whole("hll_sketch_agg", "lgConfigK", lgConfigK)
     if not 4 <= size <= 21:
         raise InvalidArgument(f"hll_sketch_agg() got lgConfigK={size}; it can be 4 to 21")
     return Aggregate("hll_sketch_agg", (col,), {"lgConfigK": size})
@@ -320,7 +320,7 @@ def approx_top_k(col: ColumnOrName, k: int = 5, maxItemsTracked: int = 10_000) -
     +--------+
     <BLANKLINE>
     """
-    k, tracked = _number("approx_top_k", "k", k), _number("approx_top_k", "maxItemsTracked", maxItemsTracked)
+    k, tracked = _whole("approx_top_k", "k", k), _whole("approx_top_k", "maxItemsTracked", maxItemsTracked)
     if not 1 <= k <= tracked <= 1_000_000:
         raise InvalidArgument(
             f"approx_top_k() got k={k} and maxItemsTracked={tracked}; k is at least 1 and at most maxItemsTracked, "
@@ -353,14 +353,12 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
         raise InvalidArgument(
             f"count_min_sketch() got eps={eps} and confidence={confidence}; eps is positive, confidence between 0 and 1"
         )
-    seed = _number("count_min_sketch", "seed", seed)
-    if not isinstance(seed, int):
-        raise InvalidArgument(f"count_min_sketch() got seed={seed}; it is a whole number")
+    seed = _whole("count_min_sketch", "seed", seed)
     return Aggregate("count_min_sketch", (col,), {"eps": eps, "confidence": confidence, "seed": seed})
 
 
 def _k_of_kll(function: str, k: int) -> int:
-    k = _number(function, "k", k)
+    k = _whole(function, "k", k)
     if not 8 <= k <= 65_535:
         raise InvalidArgument(f"{function}() got k={k}; it can be 8 to 65535")
     return k
@@ -452,6 +450,13 @@ def _number(function: str, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgument(f"{function}() got {name}={value!r}; it must be a number of Python")
     return value.item() if hasattr(value, "item") else value
+
+
+def _whole(function: str, name: str, value: Any) -> int:
+    number = _number(function, name, value)
+    if not isinstance(number, int):
+        raise InvalidArgument(f"{function}() got {name}={number!r}; it is a whole number")
+    return number
 
 
 def _flag(function: str, name: str, value: Any) -> bool:

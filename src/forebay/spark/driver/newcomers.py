@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 600.0
@@ -14,7 +15,8 @@ DISMISSED_SECONDS, LONGEST_DISMISSED_SECONDS = 600.0, 7200.0
 class Newcomers:
     """The executors of a query that have not been given partitions yet, or whose partitions were taken from them.
 
-    Those that are there when the query begins have their share by Spark's own doing.
+    Those that are there when the query begins have their share by Spark's own doing. The threads that judge executors and
+    that move partitions may ask at the same time.
 
     Examples
     --------
@@ -31,6 +33,7 @@ class Newcomers:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._settled: set[str] = set()
         self._waits: dict[str, tuple[float, float]] = {}
         self._dismissals: dict[str, int] = {}
@@ -40,50 +43,57 @@ class Newcomers:
 
         One at a time, so that an executor which can never be given any does not hold up the others for good.
         """
-        if not self._settled.intersection(present):
-            self._settled = self._dismissals.keys() & present or set(present)
-        self._settled.intersection_update(present)
-        joined = set(present) - self._settled
-        self._waits = {each: wait for each, wait in self._waits.items() if each in joined or each in self._dismissals}
-        waited = [(until, each) for each, (_, until) in self._waits.items() if until <= now and each in joined]
-        return joined - self._waits.keys() or {each for _, each in sorted(waited)[:1]}
+        with self._lock:
+            if not self._settled.intersection(present):
+                self._settled = self._dismissals.keys() & present or set(present)
+            self._settled.intersection_update(present)
+            joined = set(present) - self._settled
+            self._waits = {each: wait for each, wait in self._waits.items() if each in joined or each in self._dismissals}
+            waited = [(until, each) for each, (_, until) in self._waits.items() if until <= now and each in joined]
+            return joined - self._waits.keys() or {each for _, each in sorted(waited)[:1]}
 
     @property
     def served(self) -> set[str]:
         """Those that have their share."""
-        return set(self._settled)
+        with self._lock:
+            return set(self._settled)
 
     @property
     def waiting(self) -> set[str]:
         """Those to which a scale-out has failed, or that were dismissed."""
-        return set(self._waits)
+        with self._lock:
+            return set(self._waits)
 
     def settled(self, executors: Iterable[str]) -> None:
         """They have been given their share."""
-        for each in executors:
-            self._settled.add(each)
-            self._waits.pop(each, None)
+        with self._lock:
+            for each in executors:
+                self._settled.add(each)
+                self._waits.pop(each, None)
 
     def failed(self, executors: Iterable[str], now: float) -> float:
         """It has failed to give them their share; the seconds until the first of them is due again."""
         waits = []
-        for each in executors:
-            before, _ = self._waits.get(each, (FIRST_SECONDS / 2, now))
-            seconds = min(2 * before, LONGEST_SECONDS)
-            self._waits[each] = seconds, now + seconds
-            waits.append(seconds)
+        with self._lock:
+            for each in executors:
+                before, _ = self._waits.get(each, (FIRST_SECONDS / 2, now))
+                seconds = min(2 * before, LONGEST_SECONDS)
+                self._waits[each] = seconds, now + seconds
+                waits.append(seconds)
         return min(waits)
 
     def dismissed(self, executor: str, now: float) -> float:
         """Its share is taken from it, since it is slow; the seconds until it is due again."""
-        times = self._dismissals[executor] = self._dismissals.get(executor, 0) + 1
-        seconds = min(DISMISSED_SECONDS * (1 << times - 1), LONGEST_DISMISSED_SECONDS)
-        self._settled.discard(executor)
-        self._waits[executor] = FIRST_SECONDS / 2, now + seconds
+        with self._lock:
+            times = self._dismissals[executor] = self._dismissals.get(executor, 0) + 1
+            seconds = min(DISMISSED_SECONDS * (1 << times - 1), LONGEST_DISMISSED_SECONDS)
+            self._settled.discard(executor)
+            self._waits[executor] = FIRST_SECONDS / 2, now + seconds
         return seconds
 
     def called_back(self, executor: str, *, undone: bool = False) -> None:
         """It runs partitions, though it was dismissed; ``undone`` if they had never left it."""
-        if executor in self._dismissals:
-            self.settled([executor])
-            self._dismissals[executor] -= undone
+        with self._lock:
+            if executor in self._dismissals:
+                self.settled([executor])
+                self._dismissals[executor] -= undone
