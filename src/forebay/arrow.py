@@ -38,6 +38,23 @@ def of(values: pl.Series | pl.DataFrame) -> pa.Array | pa.Table:
     return pa.Table.from_arrays(columns, schema=found.schema)
 
 
+def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None) -> pa.RecordBatch:
+    """A frame with rows as one record batch, of exactly ``schema`` if there is one.
+
+    Arrow raises where a column's values are too large for one array: texts of more than 2 GB.
+
+    Examples
+    --------
+    >>> batch_of(pl.DataFrame({"a": [1], "b": [2]}), pa.schema({"b": pa.int8()})).to_pydict()
+    {'b': [2]}
+    """
+    table = of(frame)
+    if schema is not None:
+        table = table.select(schema.names).cast(schema)
+    parts = table.to_batches()
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
 def _sound(array: pa.Array) -> pa.Array:
     """The same values, in buffers that have what offsets say."""
     if _is_sound(array):

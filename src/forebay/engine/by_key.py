@@ -138,8 +138,7 @@ class ByKeyInstance(ABC):
             rows = aggregation.partial(placed, (SLOT, *self.slices))
             rows = rows.sort(self.slices) if self.slices else rows
             slots = rows[SLOT].to_numpy()
-        stored = arrow.of(rows.drop(SLOT, strict=False))
-        self._store.append(pa.concat_batches(stored.to_batches()), slots)
+        self._store.append(arrow.batch_of(rows.drop(SLOT, strict=False)), slots)
 
     def _count_late(self, batch: pa.RecordBatch, rows: Times, open_: npt.NDArray[np.bool_], *, partial: bool) -> None:
         """Count a batch's rows; ``rows`` has the number of each once for every window, ``open_`` which of those take it."""

@@ -101,7 +101,7 @@ class IntervalJoinInstance(JoinInstance):
             high, low = (frame[name].to_numpy()[waits] for name in (HIGH, LOW))
             slots = self._store.index.place_exact(high, low, *self._windows.windows(ends[waits], side))
             if self._observer is not None:
-                placed = pa.concat_batches(arrow.of(frame.filter(waits)).to_batches())
+                placed = arrow.batch_of(frame.filter(waits))
                 instants = placed[INSTANT].to_numpy()
                 self._observer.enters(placed, np.arange(placed.num_rows), instants, instants, side)
             numbered = frame.with_columns(pl.col(ROW) + pl.Series(rows.met).cast(pl.Int64) * MET)

@@ -112,4 +112,4 @@ def partial_batch(plan: WindowPlan, rows: pl.DataFrame, by: tuple[str, ...] = ()
     partials = plan.aggregation.partial(rows, by)
     if by:
         partials = partials.sort(by)
-    return pa.concat_batches(arrow.of(partials).to_batches())
+    return arrow.batch_of(partials)

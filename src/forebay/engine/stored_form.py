@@ -80,7 +80,7 @@ class StoredForm:
         frame = pl.DataFrame(nulls).with_columns(pl.lit(0, pl.Int64).alias(name) for name in self._divided)
         if self._aggregation is not None:
             frame = self._aggregation.partial(frame, self._divided)
-        return arrow.of(frame).combine_chunks().to_batches()[0]
+        return arrow.batch_of(frame)
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A stored batch with exactly the columns and types of this form; `LayoutChanged` where that is not possible."""

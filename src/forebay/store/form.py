@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
+import polars as pl
 import pyarrow as pa
+
+Merge = Callable[[pl.DataFrame], pl.DataFrame]
+"""Merges rows of partial aggregates; the columns and their types stay."""
 
 
 class Form(Protocol):

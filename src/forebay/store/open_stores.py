@@ -16,12 +16,12 @@ from forebay.store import filenames
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.filenames import Version
-from forebay.store.form import Form
+from forebay.store.form import Form, Merge
 from forebay.store.manifest import Manifest
 from forebay.store.memory import for_kept_stores
 from forebay.store.options import Options
 from forebay.store.prepared import Preparing, pictured
-from forebay.store.unaligned import Merge, UnalignedStore
+from forebay.store.unaligned import UnalignedStore
 
 _MOST = 512
 

@@ -7,7 +7,7 @@ extents of its own, and expiry is an unlink. docs/notes/ say why this and not a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -19,10 +19,8 @@ from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
-from forebay.store.form import Form
+from forebay.store.form import Form, Merge
 from forebay.store.options import Options
-
-Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 def open_rmw(
@@ -77,14 +75,8 @@ def open_rmw(
 
     def combine(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         merged = merge(pl.concat([pl.DataFrame(batch) for batch in batches]))
-        return as_batch(merged, batches[0].schema)
+        return arrow.batch_of(merged, batches[0].schema)
 
     options = options or Options()
     largest = options.load_bytes // 2  # twice that is merged at once
     return AlignedStore(directory, version, keys, options, combine, largest, archive, form, disk, log)
-
-
-def as_batch(frame: pl.DataFrame, schema: pa.Schema) -> pa.RecordBatch:
-    """A frame with rows as one record batch of exactly ``schema``."""
-    table = arrow.of(frame).select(schema.names).cast(schema)
-    return table.combine_chunks().to_batches()[0]
