@@ -102,7 +102,7 @@ class Sessions:
         live = store.index.live()
         rows, windows = store.get(live), store.index.windows(live).tolist()
         return {
-            (int(store.index.columns.high[slot]), *window): self.of(rows.filter(pl.col(SLOT) == slot)["n"].to_list())
+            (int(store.index.records["high"][slot]), *window): self.of(rows.filter(pl.col(SLOT) == slot)["n"].to_list())
             for slot, window in zip(live.tolist(), windows, strict=True)
         }
 

@@ -39,7 +39,7 @@ def identities(keys):
 
 def found(index):
     live = index.live()
-    rows = zip(index.columns.high[live].tolist(), *index.windows(live).T.tolist(), strict=True)
+    rows = zip(index.records["high"][live].tolist(), *index.windows(live).T.tolist(), strict=True)
     return sorted(rows)
 
 
@@ -79,12 +79,12 @@ def test_windows_that_touch_become_one_through_removals_and_restarts(seed):
         if pick.random() < 0.3:
             rows, index = index.stored_rows, KeyIndex.restored(saved, picture)
             assert found(index) == model.found()
-            assert index.stored_rows == rows == index.columns.stored.sum()
+            assert index.stored_rows == rows == index.records["stored"].sum()
             assert index.earliest() == min((end for _, _, end in model.found()), default=kernels.LATEST)
         live = index.live()
         index.store(live[::2], np.arange(len(live[::2])))
         index.store_more(live[1::2], np.arange(len(live[1::2])))
-        assert index.stored_rows == index.columns.stored.sum()
+        assert index.stored_rows == index.records["stored"].sum()
     for key in range(40):
         high, low = identities([key])
         there = index.find(int(high[0]), int(low[0]))
@@ -194,7 +194,7 @@ class Records:
     """Records of an index that count how often one is looked at."""
 
     def __init__(self, index):
-        self._records, self.looks = index.columns, 0
+        self._records, self.looks = index.records.view(np.recarray), 0
 
     def __getitem__(self, slot):
         self.looks += 1
@@ -214,10 +214,10 @@ def test_the_shorter_chain_of_two_windows_that_become_one_is_walked_through():
         kernels.absorb.py_func(records, index._dirty, index._scalars, into, other)
         assert records.looks < 30
         assert (index.roots(slots) == into).all()
-        chain, slot = [into], index.columns.sibling[into]
+        chain, slot = [into], index.records["sibling"][into]
         while slot >= 0:
             chain.append(int(slot))
-            slot = index.columns.sibling[slot]
+            slot = index.records["sibling"][slot]
         assert sorted(chain) == list(range(len(index)))
 
 
@@ -242,7 +242,7 @@ def test_a_window_that_has_absorbed_thousands_meets_others_before_and_after_it()
 
 def depth(index, slot):
     """How many windows lie between a slot and what it belongs to."""
-    steps, parent = 0, index.columns.parent
+    steps, parent = 0, index.records["parent"]
     while parent[slot] >= 0:
         steps, slot = steps + 1, parent[slot]
     return steps
@@ -275,7 +275,7 @@ def test_a_search_ends_after_so_many_steps(place):
         found = np.empty(count, np.int32)
         placed = place(*index._state, key, key, some, some + 5, some + 5, steps * count, found)
         assert (placed == count) == (steps == 2)
-        assert (index.columns.start[found[:placed]] == some[:placed]).all()
+        assert (index.records["start"][found[:placed]] == some[:placed]).all()
 
 
 def test_rows_of_neighbours_are_together_and_those_of_a_key_stay_in_their_order():
@@ -320,7 +320,7 @@ def test_a_key_that_is_there_is_no_change():
     index.changes()
     slots, first = index.place_first(np.array([7, 9]), np.array([7, 9]))
     assert (first.tolist(), index.touched) == ([False, True], 1)
-    assert index.columns.high[slots].tolist() == [7, 9]
+    assert index.records["high"][slots].tolist() == [7, 9]
 
 
 def test_a_window_that_is_removed_twice_is_removed_once():

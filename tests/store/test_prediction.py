@@ -81,7 +81,7 @@ def test_a_merged_window_whose_members_are_evicted_is_read_from_disk(tmp_path):
         slots = store.index.find(key, key)
         assert values(store, slots) == [key - 1]
         store.remove(slots)
-        assert store._fitting(np.zeros(1, np.int64), np.array([60_000])).all()  # as if a near window were that large
+        assert store._make_room(np.zeros(1, np.int64), np.array([60_000])).all()  # as if a near window were that large
     assert store.metrics.evictions > 0
     assert values(store, store.index.roots(far[:1])) == [-2, -1, 3997]
 

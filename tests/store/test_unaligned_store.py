@@ -49,7 +49,7 @@ def check(store, slots, expected):
     for slot, values in zip(slots.tolist(), expected, strict=True):
         mine = found.filter(pl.col(SLOT) == slot)["value"].to_list()
         assert sorted(mine) == values
-        if store.index.columns.sibling[slot] < 0:
+        if store.index.records["sibling"][slot] < 0:
             assert mine == values
             assert [value for part in store.get_one(slot) for value in part["value"].to_pylist()] == values
 
@@ -77,7 +77,7 @@ def test_rows_are_found_in_order_of_arrival_whatever_was_written_again(tmp_path,
             extend(known, *window)
         live = store.index.live()
         some = live[[pick.random() < 0.4 for _ in live]]
-        windows = list(zip(store.index.columns.high[some].tolist(), *store.index.windows(some).T.tolist(), strict=True))
+        windows = list(zip(store.index.records["high"][some].tolist(), *store.index.windows(some).T.tolist(), strict=True))
         check(store, some, [known[window] for window in windows])
         if pick.random() < 0.7:
             store.remove(some)
@@ -151,10 +151,10 @@ def test_rows_read_ahead_are_there_when_another_process_had_a_turn(tmp_path):
             due = store.index.due(100 * turn + 100)
             later = store.index.due(100 * turn + 600)
             grown = later[~np.isin(later, due)][::9]  # rows come for some that may have been read ahead
-            values = store.index.columns.high[grown]
+            values = store.index.records["high"][grown]
             times[values] += 1
             store.append(rows(values), grown)
-            ended = np.sort(store.index.columns.high[due])
+            ended = np.sort(store.index.records["high"][due])
             assert sorted(store.get(due)["value"]) == np.repeat(ended, times[ended]).tolist()
             hits += store.metrics.hits - before
             store.remove(due)

@@ -115,7 +115,7 @@ class Addresses:
 
     def find(self, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
-        arguments = self._index.columns, self._heads, self._previous, self._generations, slots
+        arguments = self._index.records, self._heads, self._previous, self._generations, slots
         pieces, roots = kernels.collected(*arguments)
         order = np.argsort(pieces)
         pieces, roots = pieces[order], roots[order]
@@ -131,7 +131,7 @@ class Addresses:
         new = [0.0 if number is None else width(number) for number in self._numbers[len(self._widths) :]]
         if new:
             self._widths = np.concatenate([self._widths, new])
-        chains = self._index.columns, self._heads, self._previous, self._generations, slots
+        chains = self._index.records, self._heads, self._previous, self._generations, slots
         counts = kernels.count_items(*chains)
         pieces, _ = kernels.collected(*chains)
         weights = self._rows[pieces] * self._widths[self._owners[pieces]]

@@ -111,7 +111,7 @@ class AlignedStore:
 
     @property
     def base(self) -> Manifest:
-        """The version that was opened."""
+        """The version that was opened or committed last."""
         return self._log.base
 
     @property

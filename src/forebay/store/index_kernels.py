@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,7 +11,7 @@ from forebay.compiling import compiled, in_place
 
 Slots = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
-Columns = np.recarray  # of WINDOW
+Records = npt.NDArray[Any]  # of WINDOW
 
 EMPTY = UNKNOWN = -1
 """What the directory has where no key is; and in place of a place in it."""

@@ -76,7 +76,7 @@ def write(index: KeyIndex, log: Groups, slots_named: Callable[[], int], chance: 
         for batch in index.changes():
             log.append(CHANGES << KIND_BITS | number, batch)
         return False
-    trimmed = index.sparse and index.trim(slots_named)
+    trimmed = index.trim(slots_named)
     log.drop([*changes, *pictures])
     log.append(PICTURE << KIND_BITS | number, index.picture())
     return trimmed

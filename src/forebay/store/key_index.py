@@ -32,7 +32,7 @@ from forebay.store.index_kernels import (
     TOUCHED,
     USED,
     WINDOW,
-    Columns,
+    Records,
     Slots,
     Times,
 )
@@ -87,10 +87,9 @@ class KeyIndex:
 
     Attributes
     ----------
-    columns : numpy.recarray
-        What there is of each slot.
     records : array
-        The same. A loop that is compiled takes it in a tenth of the time, which counts where it is called for one window.
+        What there is of each slot. It is no ``numpy.recarray``: loops that are compiled take an array in a tenth of the
+        time, which counts where they are called for one window.
 
     Examples
     --------
@@ -104,8 +103,7 @@ class KeyIndex:
     [[0, 12], [0, 12]]
     """
 
-    records: npt.NDArray[Any]
-    columns: Columns
+    records: Records
 
     def __init__(self) -> None:
         self._allocate(0)
@@ -123,7 +121,7 @@ class KeyIndex:
     @property
     def capacity(self) -> int:
         """Slots are below this number."""
-        return len(self.columns)
+        return len(self.records)
 
     @property
     def nbytes(self) -> int:
@@ -179,7 +177,7 @@ class KeyIndex:
 
     def find(self, high: int, low: int) -> Slots:
         """Slots of the open windows of one key."""
-        return kernels.find(self.columns, self._directory, high, low)
+        return kernels.find(self.records, self._directory, high, low)
 
     def find_exact(self, high: int, low: int, start: int, end: int) -> int:
         """The slot of a key's open window with exactly these bounds; -1 if there is none."""
@@ -191,13 +189,13 @@ class KeyIndex:
 
     def windows_of(self, high: Times, low: Times) -> tuple[Slots, npt.NDArray[np.int64]]:
         """Slots of the open windows of distinct keys, in order of the slots, and the position of each one's key."""
-        slots, owners = kernels.windows_of(self.columns, self._directory, high, low)
+        slots, owners = kernels.windows_of(self.records, self._directory, high, low)
         order = np.argsort(slots)
         return slots[order], owners[order]
 
     def roots(self, slots: Slots) -> Slots:
         """The windows that slots belong to now: themselves, or what has absorbed them."""
-        return kernels.roots(self.columns, slots)
+        return kernels.roots(self.records, slots)
 
     def windows(self, slots: Slots) -> Times:
         """Bounds of windows, one row ``start, end`` each."""
@@ -205,30 +203,30 @@ class KeyIndex:
 
     def bounds(self, slots: Slots) -> tuple[Times, Times]:
         """Starts and ends of windows."""
-        return self.columns.start[slots], self.columns.end[slots]
+        return self.records["start"][slots], self.records["end"][slots]
 
     def ends(self, slots: Slots) -> Times:
         """When windows end."""
-        ends: Times = self.columns.end[slots]
+        ends: Times = self.records["end"][slots]
         return ends
 
     def estimates(self, slots: Slots) -> Times:
         """The estimated trigger times of windows."""
-        ett: Times = self.columns.ett[slots]
+        ett: Times = self.records["ett"][slots]
         return ett
 
     def identities(self, slots: Slots) -> tuple[Times, Times]:
         """The identities of the keys of windows."""
-        return self.columns.high[slots], self.columns.low[slots]
+        return self.records["high"][slots], self.records["low"][slots]
 
     def generations(self, slots: Slots) -> npt.NDArray[np.int32]:
         """The generations of slots."""
-        generations: npt.NDArray[np.int32] = self.columns.generation[slots]
+        generations: npt.NDArray[np.int32] = self.records["generation"][slots]
         return generations
 
     def stored(self, slots: Slots) -> Times:
         """How many rows windows have on disk, those that they have absorbed left out."""
-        stored: Times = self.columns.stored[slots].astype(np.int64)
+        stored: Times = self.records["stored"][slots].astype(np.int64)
         return stored
 
     @property
@@ -239,13 +237,13 @@ class KeyIndex:
     def live(self) -> Slots:
         """All windows, absorbed ones left out."""
         used = int(self._scalars[USED])
-        alive = (self.columns.generation[:used] & 1).astype(bool) & (self.columns.parent[:used] < 0)
+        alive = (self.records["generation"][:used] & 1).astype(bool) & (self.records["parent"][:used] < 0)
         return np.flatnonzero(alive).astype(np.int32)
 
     def due(self, watermark: int) -> Slots:
         """Windows that end at or before the watermark, earliest first."""
         slots = self._passed(kernels.BY_END, watermark)
-        return slots[np.argsort(self.columns.end[slots], kind="stable")]
+        return slots[np.argsort(self.records["end"][slots], kind="stable")]
 
     def due_by_estimate(self, time: int) -> Slots:
         """Windows whose estimated trigger time is not after a time."""
@@ -264,11 +262,11 @@ class KeyIndex:
     def schedule(self, slots: Slots, ett: Times | int) -> None:
         """Windows have other estimated trigger times."""
         etts = np.full(len(slots), ett, np.int64)
-        kernels.schedule(self.columns, self._dirty, self._earliest, self._scalars, slots, etts)
+        kernels.schedule(self.records, self._dirty, self._earliest, self._scalars, slots, etts)
 
     def restart(self, slots: Slots) -> None:
         """Windows over numbered rows begin after the last of these: ``start`` becomes ``end``."""
-        self._set("start", slots, self.columns.end[slots])
+        self._set("start", slots, self.records["end"][slots])
 
     def store(self, slots: Slots, rows: npt.NDArray[np.integer[Any]]) -> None:
         """Windows have so many rows on disk."""
@@ -278,10 +276,10 @@ class KeyIndex:
 
     def store_more(self, slots: Slots, rows: npt.NDArray[np.integer[Any]]) -> None:
         """Windows have so many more rows on disk."""
-        kernels.store_more(self.columns, self._dirty, self._scalars, slots, rows, _MOST_STORED)
+        kernels.store_more(self.records, self._dirty, self._scalars, slots, rows, _MOST_STORED)
 
     def _set(self, column: str, slots: Slots, values: Any) -> None:
-        self.columns[column][slots] = values
+        self.records[column][slots] = values
         kernels.touch_all(self._dirty, self._scalars, slots)
 
     def remove(self, slots: Slots) -> None:
@@ -290,25 +288,25 @@ class KeyIndex:
 
     def renew(self, slots: Slots) -> None:
         """Forget the rows of windows that have absorbed none; the windows stay."""
-        self._set("generation", slots, self.columns.generation[slots] + 2)
+        self._set("generation", slots, self.records["generation"][slots] + 2)
         self.store(slots, np.zeros(len(slots), np.int64))
 
     # versions -------------------------------------------------------------------------------------------------------
 
-    @property
-    def sparse(self) -> bool:
-        """Whether most slots are free, and were since the last `picture`."""
-        return self.capacity >= max(_LEAST_TRIMMED, _SPARSE * max(self._peak, len(self)))
-
     def trim(self, least: Callable[[], int]) -> bool:
-        """Let go of free slots at the end, if most slots are there; gives whether it has. A `picture` must follow.
+        """Let go of free slots at the end, if most slots are there, and were free since the last `picture`.
 
-        So many slots as ``least`` gives stay: generations begin anew in those that come after them, so nothing on disk may
-        name these.
+        Gives whether it has; a `picture` must follow. So many slots as ``least`` gives stay: generations begin anew in those
+        that come after them, so nothing on disk may name these.
         """
-        used, most = np.flatnonzero(self.columns.generation[: self._scalars[USED]] & 1), self.capacity // _SPARSE
+        most = self.capacity // _SPARSE
+        if self.capacity < _LEAST_TRIMMED or max(self._peak, len(self)) > most:
+            return False
+        used = np.flatnonzero(self.records["generation"][: self._scalars[USED]] & 1)
         top = int(used[-1]) + 1 if len(used) else 0
-        if self.capacity < _LEAST_TRIMMED or top > most or (top := max(top, least())) > most:
+        if top <= most:
+            top = max(top, least())  # which is asked only where it may matter
+        if top > most:
             return False
         free = self._free[: self._scalars[FREE]]
         free = free[free < top]
@@ -331,9 +329,9 @@ class KeyIndex:
         """
         used = self._scalars[USED]
         wanted = np.flatnonzero(self._dirty[:used]).astype(np.int32)
-        alive = (self.columns.generation[wanted] & 1).astype(bool)
+        alive = (self.records["generation"][wanted] & 1).astype(bool)
         windows, free = ({"slot": slots} for slots in (wanted[alive], wanted[~alive]))
-        windows |= {name: self.columns[name][windows["slot"]] for name in _STORED}
+        windows |= {name: self.records[name][windows["slot"]] for name in _STORED}
         self._dirty[wanted] = 0
         self._scalars[TOUCHED] = 0
         self._sort_free()
@@ -341,7 +339,7 @@ class KeyIndex:
             del windows["ett"]
         if (windows["parent"] < 0).all() and (windows["sibling"] < 0).all():  # the first absorbed one is a sibling
             del windows["parent"], windows["sibling"]
-        free["generation"] = self.columns.generation[free["slot"]]
+        free["generation"] = self.records["generation"][free["slot"]]
         return [_batch(part) for part in (windows, free) if len(part["slot"])]
 
     def picture(self) -> pa.RecordBatch:
@@ -369,7 +367,6 @@ class KeyIndex:
         """Consist of other arrays from now on, which it will change."""
         records = parts["records"]
         self.records = records if records.dtype == WINDOW else records.view(WINDOW)
-        self.columns = self.records.view(np.recarray)
         self._directory, self._earliest = parts["directory"], parts["earliest"]
         self._free, self._ordered = parts["free"], 0
         self._scalars, self._dirty = parts["scalars"], parts["dirty"]
@@ -424,12 +421,12 @@ class KeyIndex:
             self._resize(top + top // 4)
         self._widen(len(slots))
         if "end" not in columns:
-            version_kernels.replace_free(self.columns, self._directory, self._scalars, slots, columns["generation"])
+            version_kernels.replace_free(self.records, self._directory, self._scalars, slots, columns["generation"])
             return
         nothing = np.full(len(slots), -1, np.int32)
         defaults = {"ett": columns["end"], "parent": nothing, "sibling": nothing}
         contents = (columns.get(name, defaults.get(name)) for name in _STORED)
-        version_kernels.replace_windows(self.columns, self._directory, self._earliest, self._scalars, slots, *contents)
+        version_kernels.replace_windows(self.records, self._directory, self._earliest, self._scalars, slots, *contents)
 
     def _free_again(self, changed: Slots) -> None:
         """Find the free slots, of which only these were replaced since it was known which ones were free."""
@@ -438,7 +435,7 @@ class KeyIndex:
         replaced = np.zeros(self.capacity, bool)
         replaced[changed] = True
         before, changed = self._free[: self._scalars[FREE]], np.flatnonzero(replaced).astype(np.int32)
-        still, now = before[~replaced[before]], changed[self.columns.generation[changed] & 1 == 0]
+        still, now = before[~replaced[before]], changed[self.records["generation"][changed] & 1 == 0]
         free = np.concatenate([still, now])
         self._free[: len(free)] = free
         self._scalars[FREE], self._ordered = len(free), 0
@@ -460,13 +457,13 @@ class KeyIndex:
     @property
     def _state(self) -> tuple[Any, ...]:
         self._ordered = min(self._ordered, int(self._scalars[FREE]))
-        return self.columns, self._directory, self._free, self._dirty, self._earliest, self._scalars
+        return self.records, self._directory, self._free, self._dirty, self._earliest, self._scalars
 
     def _passed(self, by: int, time: int) -> Slots:
-        return kernels.due(self.columns, self._earliest, by, int(self._scalars[USED]), time)
+        return kernels.due(self.records, self._earliest, by, int(self._scalars[USED]), time)
 
     def _first(self, by: int) -> int:
-        return int(kernels.soonest(self.columns, self._earliest, by, int(self._scalars[USED])))
+        return int(kernels.soonest(self.records, self._earliest, by, int(self._scalars[USED])))
 
     def _placed_in_time(self, kernel: Callable[..., int], *columns: Times) -> Slots:
         """The windows of rows, some rows at a time.
@@ -517,7 +514,6 @@ class KeyIndex:
         memory = np.zeros((capacity + 1) * WINDOW.itemsize, np.uint8)
         begin = -memory.ctypes.data % WINDOW.itemsize
         self.records = memory[begin : begin + capacity * WINDOW.itemsize].view(WINDOW)
-        self.columns = self.records.view(np.recarray)
 
     def _bounds(self, known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The bounds of all blocks of slots, of which some are known."""
@@ -526,9 +522,9 @@ class KeyIndex:
         return bounds
 
     def _resize(self, capacity: int) -> None:
-        before, used = self.columns, int(self._scalars[USED])
+        before, used = self.records, int(self._scalars[USED])
         self._allocate(capacity)
-        self.columns[:used] = before[:used]
+        self.records[:used] = before[:used]
         free, self._free = self._free, np.empty(capacity, np.int32)
         self._free[: self._scalars[FREE]] = free[: self._scalars[FREE]]
         self._earliest = self._bounds(self._earliest)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from forebay.store import row_kernels as kernels
-from forebay.store.index_kernels import Columns
+from forebay.store.index_kernels import Records
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
 
@@ -33,7 +33,7 @@ class Pieces(NamedTuple):
         begins = np.flatnonzero(np.diff(slots, prepend=-1)) if len(slots) else np.empty(0, np.int64)
         owners = slots[begins]
         rows = np.diff(begins, append=len(slots))
-        return cls(owners, index.columns.generation[owners], begins.astype(np.int32), rows.astype(np.int32))
+        return cls(owners, index.records["generation"][owners], begins.astype(np.int32), rows.astype(np.int32))
 
     @classmethod
     def read(cls, batch: pa.RecordBatch) -> Pieces:
@@ -42,20 +42,20 @@ class Pieces(NamedTuple):
     def as_batch(self) -> pa.RecordBatch:
         return pa.record_batch({name: pa.array(column) for name, column in self._asdict().items()})
 
-    def live(self, columns: Columns) -> tuple[Rows, Slots]:
+    def live(self, records: Records) -> tuple[Rows, Slots]:
         """Rows of all open windows, and the window of each."""
-        rows, roots = kernels.expand(*kernels.live_pieces(columns, self.slot, self.generation), self.first, self.rows)
+        rows, roots = kernels.expand(*kernels.live_pieces(records, self.slot, self.generation), self.first, self.rows)
         return rows, roots
 
-    def live_rows(self, columns: Columns) -> int:
+    def live_rows(self, records: Records) -> int:
         """How many rows are of open windows."""
-        return int(kernels.live_rows(columns, self.slot, self.generation, self.rows))
+        return int(kernels.live_rows(records, self.slot, self.generation, self.rows))
 
 
-def by_trigger_time(slots: Slots, columns: Columns) -> tuple[Rows, Slots, Slots]:
+def by_trigger_time(slots: Slots, records: Records) -> tuple[Rows, Slots, Slots]:
     """The order of rows by their windows' ETT, and by arrival within a window; the windows, and how many rows each has."""
-    counts, owners = kernels.counted(slots, len(columns))
-    owners = owners[np.argsort(columns.ett[owners])]
+    counts, owners = kernels.counted(slots, len(records))
+    owners = owners[np.argsort(records["ett"][owners])]
     numbers = counts[owners]
     counts[owners] = np.cumsum(numbers) - numbers
     return kernels.scattered(slots, counts), owners, numbers.astype(np.int32)

@@ -85,7 +85,7 @@ class ReferenceStore(UnalignedStore):
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes the events of each window have."""
-        return (kernels.stored(self.index.columns, slots) + self._written.counts(slots)) * self._events.event_bytes
+        return (kernels.stored(self.index.records, slots) + self._written.counts(slots)) * self._events.event_bytes
 
     @property
     def most_bytes(self) -> float:

@@ -58,7 +58,7 @@ class RowBuffer:
         if self._index.capacity > len(self._heads):
             self._heads = grown(self._heads, self._index.capacity)
         kernels.link(
-            self._index.columns.generation, self._heads, self._previous, self._slots, self._generations, self._rows, slots
+            self._index.records["generation"], self._heads, self._previous, self._slots, self._generations, self._rows, slots
         )
         self._batches.append(batch)
         self._begins.append(rows)
@@ -75,14 +75,14 @@ class RowBuffer:
         """Numbers of the rows of windows, and of those they absorbed, ascending; and the window of each."""
         if not self._rows or not len(slots):
             return np.empty(0, np.int64), np.empty(0, np.int32)
-        arguments = (self._index.columns, self._heads, self._previous, self._generations, slots)
+        arguments = (self._index.records, self._heads, self._previous, self._generations, slots)
         rows, roots = kernels.collected(*arguments)
         order = np.argsort(rows)
         return rows[order], roots[order]
 
     def counts(self, slots: Slots) -> Rows:
         """How many rows each window has, with those that it absorbed."""
-        return kernels.count_items(self._index.columns, self._heads, self._previous, self._generations, slots)
+        return kernels.count_items(self._index.records, self._heads, self._previous, self._generations, slots)
 
     def of(self, slot: int) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival."""
@@ -95,7 +95,7 @@ class RowBuffer:
 
     def live(self) -> tuple[Rows, Slots]:
         """Numbers of all rows whose windows are open, ascending; and the window of each."""
-        alive = self._index.columns.generation[self._slots[: self._rows]] == self._generations[: self._rows]
+        alive = self._index.records["generation"][self._slots[: self._rows]] == self._generations[: self._rows]
         rows = np.flatnonzero(alive)
         return rows, self._index.roots(self._slots[rows])
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.compiling import compiled, in_place
-from forebay.store.index_kernels import Columns, Slots, root_of
+from forebay.store.index_kernels import Records, Slots, root_of
 
 IN_MEMORY, ALL_LOADED, PARTLY, ON_DISK = range(4)
 """Where the rows of a window are that are not in the write buffer."""
@@ -97,7 +97,7 @@ def collect_items(c, heads, previous, generations, slots, items, roots):
 
 
 def collected(
-    c: Columns, heads: Slots, previous: Slots, generations: Slots, slots: Slots
+    c: Records, heads: Slots, previous: Slots, generations: Slots, slots: Slots
 ) -> tuple[npt.NDArray[np.int64], Slots]:
     """What is chained to windows and to those that they absorbed, and the window of each.
 

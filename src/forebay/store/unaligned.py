@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.filenames import Version
-from forebay.store.form import Form
+from forebay.store.form import Form, Merge
 from forebay.store.index_kernels import EARLIEST
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import INDEXES, Counters, Manifest
@@ -35,7 +35,7 @@ from forebay.store.options import Options
 from forebay.store.pictures import Array
 from forebay.store.pieces import by_trigger_time
 from forebay.store.prepared import Prepared, named, within
-from forebay.store.row_buffer import LINK_BYTES, RowBuffer, Rows
+from forebay.store.row_buffer import LINK_BYTES, RowBuffer, Rows, grown
 from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
 from forebay.store.window_extents import WindowExtents
 from forebay.windows import ENDLESS, Times
@@ -45,8 +45,6 @@ SLOT = "slot"
 
 _WORTH = 8
 """A full prefetch buffer is made anew for so much of it that comes in, or if half of it is dead."""
-
-Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 class UnalignedStore:
@@ -116,11 +114,11 @@ class UnalignedStore:
 
         That is so if its key index is this one and changes. Nothing must wait to be committed. Gives whether it is so.
         """
-        return "index" in self.__dict__ and self.follow(ExtentLog(self.directory, version, self.options, archive, disk))
+        return self._has_index and self.follow(ExtentLog(self.directory, version, self.options, archive, disk))
 
     def follow(self, log: ExtentLog | LogPart) -> bool:
         """Become what a log of a later version has, as `catch_up` does."""
-        if "index" not in self.__dict__:
+        if not self._has_index:
             return False
         with self._loading():
             changed = index_log.catch_up(self.index, self._log, log)
@@ -138,7 +136,7 @@ class UnalignedStore:
 
         All files that it needs are open before the first is read: they may be removed meanwhile.
         """
-        if "index" not in self.__dict__:
+        if not self._has_index:
             self._log.read_ahead(group for group in self._log.groups.tolist() if group >= INDEXES)
         addresses = self._extents.load(self.index)
         return {
@@ -191,7 +189,7 @@ class UnalignedStore:
     @property
     def changed(self) -> bool:
         """Whether windows have changed since then; rows are never stored without that."""
-        return "index" in self.__dict__ and self.index.touched > 0
+        return self._has_index and self.index.touched > 0
 
     @property
     def schemas(self) -> list[pa.Schema]:
@@ -203,6 +201,10 @@ class UnalignedStore:
         """The open windows; read from disk when it is first needed."""
         with self._loading():
             return index_log.read(self._log)
+
+    @property
+    def _has_index(self) -> bool:
+        return "index" in self.__dict__
 
     @cached_property
     def _written(self) -> RowBuffer:
@@ -233,7 +235,7 @@ class UnalignedStore:
     def get(self, slots: Slots) -> pl.DataFrame:
         """The rows of windows with their `SLOT`, in order of arrival. They stay until `remove` or `renew`."""
         self._fit_loaded()
-        where = kernels.places(self.index.columns, self._loaded, slots)
+        where = kernels.places(self.index.records, self._loaded, slots)
         hits, misses = slots[where == ALL_LOADED], slots[where >= PARTLY]
         self._counts.hits += len(hits)
         self._counts.misses += len(misses)
@@ -271,16 +273,16 @@ class UnalignedStore:
         rows, slots = self._written.live()
         if len(rows):
             batch, slots = self._merged(self._written.take(rows), slots)
-            order, owners, counts = by_trigger_time(slots, self.index.columns)
+            order, owners, counts = by_trigger_time(slots, self.index.records)
             batch, slots = batch.take(pa.array(order)), slots[order]
             self._extents.append(self.index, batch, slots)
             if len(self._prefetched):
                 self._fit_loaded()
-                grown = self._loaded[slots] == self.index.columns.generation[slots]
-                if grown.any():
-                    self._prefetched.append(batch.filter(pa.array(grown)), slots[grown])
+                loaded = self._loaded[slots] == self.index.records["generation"][slots]
+                if loaded.any():
+                    self._prefetched.append(batch.filter(pa.array(loaded)), slots[loaded])
             self.index.store_more(owners, counts)
-            self._fitting(np.empty(0, np.int64), np.empty(0))
+            self._make_room(np.empty(0, np.int64), np.empty(0))
         self._written.clear()
 
     def compact(self) -> None:
@@ -308,7 +310,7 @@ class UnalignedStore:
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """About how many bytes each window has on disk."""
-        if not kernels.stored(self.index.columns, slots).any():
+        if not kernels.stored(self.index.records, slots).any():
             return np.zeros(len(slots))
         self._load()
         return self._extents.bytes_of(self.index, slots)
@@ -321,7 +323,7 @@ class UnalignedStore:
     @property
     def memory_bytes(self) -> int:
         """Size of the buffers and the key index, as far as they are in memory."""
-        if "index" not in self.__dict__:
+        if not self._has_index:
             return 0
         return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + self._extents.nbytes
 
@@ -373,7 +375,7 @@ class UnalignedStore:
             self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))
             self._counts.prefetched_rows += batch.num_rows
             self._counts.prefetched_bytes += batch.nbytes
-            kernels.mark(self.index.columns, self._loaded, nearby, True)
+            kernels.mark(self.index.records, self._loaded, nearby, True)
         return wanted
 
     def _nearest(self, requested: Slots) -> Slots:
@@ -386,27 +388,28 @@ class UnalignedStore:
         """
         count = int(self.options.read_batch_ratio * len(self.index))
         self._read_alone += len(requested)
-        is_near = self.index.columns.ett[requested].max() < self._horizon
+        is_near = self.index.records["ett"][requested].max() < self._horizon
         if not count or count < len(requested) or (is_near and self._read_alone <= count):
             return np.empty(0, np.int32)
         self._read_alone = 0
         expected = self.index.due_by_estimate(ENDLESS - 1)
-        candidates = expected[kernels.places(self.index.columns, self._loaded, expected) == ON_DISK]
+        candidates = expected[kernels.places(self.index.records, self._loaded, expected) == ON_DISK]
         candidates = np.setdiff1d(candidates, requested, assume_unique=True)
-        ett = self.index.columns.ett[candidates]
+        ett = self.index.records["ett"][candidates]
         if count < len(candidates):
             nearest = np.argpartition(ett, count)[:count]
             candidates, ett = candidates[nearest], ett[nearest]
         in_memory = 1 + LINK_BYTES / max(1, self.row_bytes)
-        ahead = self._fitting(ett, self._extents.bytes_of(self.index, candidates) * in_memory)
+        ahead = self._make_room(ett, self._extents.bytes_of(self.index, candidates) * in_memory)
         if ahead.any():
             self._horizon = ett[ahead].max()
         return candidates[ahead]
 
-    def _fitting(self, ett: Times, sizes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
-        """Which windows can be read ahead: of them and those that have been, memory has room for those with the nearest ETT.
+    def _make_room(self, ett: Times, sizes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
+        """Have room in the prefetch buffer for windows that come with these ETTs and sizes; gives which of them it is for.
 
-        The buffer loses dead rows and the farthest windows where that makes room for much.
+        Of them and those that have been read ahead, it is for those with the nearest ETT. The buffer loses dead rows and the
+        farthest windows where that makes room for much, or where it has too much.
         """
         budget = self.options.prefetch_bytes
         buffer = self._prefetched
@@ -414,12 +417,12 @@ class UnalignedStore:
             return np.ones(len(ett), np.bool_)
         rows, slots = buffer.live()
         owners, counts = np.unique(slots, return_counts=True)
-        loaded = kernels.places(self.index.columns, self._loaded, owners) == ALL_LOADED
+        loaded = kernels.places(self.index.records, self._loaded, owners) == ALL_LOADED
         row_bytes = buffer.nbytes / max(1, len(buffer))
         is_over = buffer.nbytes > budget  # a flush has brought rows of windows that are there
         too_large = sizes > budget  # such a window is read when it fires, and keeps no other one from being there
         all_sizes = np.concatenate([counts[loaded] * row_bytes, np.where(too_large, 0, sizes)])
-        order = np.argsort(np.concatenate([self.index.columns.ett[owners[loaded]], ett]), kind="stable")
+        order = np.argsort(np.concatenate([self.index.records["ett"][owners[loaded]], ett]), kind="stable")
         fits = np.zeros(len(order), np.bool_)
         fits[order] = np.cumsum(all_sizes[order]) <= (budget // 2 if is_over else budget)
         kept, ahead = owners[loaded][fits[: loaded.sum()]], fits[loaded.sum() :] & ~too_large
@@ -435,10 +438,10 @@ class UnalignedStore:
         staying = np.isin(slots, kept)
         self._counts.evictions += len(owners) - len(kept)
         self._counts.unused_rows += int(np.count_nonzero(~staying))
-        kernels.mark(self.index.columns, self._loaded, np.setdiff1d(owners, kept), False)
+        kernels.mark(self.index.records, self._loaded, np.setdiff1d(owners, kept), False)
         batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
         self._prefetched.clear()
-        self._horizon = min(self._horizon, self.index.columns.ett[kept].max(initial=EARLIEST))
+        self._horizon = min(self._horizon, self.index.records["ett"][kept].max(initial=EARLIEST))
         if batch is not None:
             self._prefetched.append(batch, slots)
 
@@ -449,9 +452,7 @@ class UnalignedStore:
 
     def _fit_loaded(self) -> None:
         if len(self._loaded) < self.index.capacity:
-            longer = np.zeros(self.index.capacity, np.int32)
-            longer[: len(self._loaded)] = self._loaded
-            self._loaded = longer
+            self._loaded = grown(self._loaded, self.index.capacity)
 
     def _forget_slots(self) -> None:
         """Have nothing more of what is known by slot: some slots have gone, and will be new ones."""
@@ -463,8 +464,7 @@ class UnalignedStore:
         if self.merge is None:
             return batch, slots
         merged = self.merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
-        table = arrow.of(merged).select(batch.schema.names).cast(batch.schema)
-        return table.combine_chunks().to_batches()[0], merged[SLOT].to_numpy()
+        return arrow.batch_of(merged, batch.schema), merged[SLOT].to_numpy()
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:

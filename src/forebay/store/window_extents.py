@@ -137,7 +137,7 @@ class WindowExtents:
     def live(self, index: KeyIndex) -> Iterator[pa.RecordBatch]:
         """The rows of all open windows."""
         for number in self.numbers:
-            rows, _ = self._pieces_of(number).live(index.columns)
+            rows, _ = self._pieces_of(number).live(index.records)
             yield from self.take([(number, rows)])
 
     def read(self, number: int) -> pa.RecordBatch:
@@ -190,7 +190,7 @@ class WindowExtents:
         if disk <= max(LEAST_COMPACTED, most * (others + self._live_rows.least_bytes(extents, index.stored_rows))):
             return None
         live = self._live_rows.look(
-            extents, index.stored_rows, lambda number: self._pieces_of(number).live_rows(index.columns)
+            extents, index.stored_rows, lambda number: self._pieces_of(number).live_rows(index.records)
         )
         allowed = max(LEAST_COMPACTED, most * (others + float(live @ extents.widths)))
         condemned = emptiest(extents, live, most if disk > allowed else np.inf)
@@ -231,7 +231,7 @@ class WindowExtents:
         Gives the bytes of those that had live rows: nothing is read or written for the others.
         """
         died, stored = self._died(index), self._log.rows_of(numbers)
-        live = [(number, *self._pieces_of(number).live(index.columns)) for number in numbers]
+        live = [(number, *self._pieces_of(number).live(index.records)) for number in numbers]
         live = [(number, rows, slots) for number, rows, slots in live if len(rows)]
         parts = self.take([(number, rows) for number, rows, _ in live])
         size = self._log.bytes_of(number for number, _, _ in live)
@@ -246,7 +246,7 @@ class WindowExtents:
         before = np.concatenate([slots for _, _, slots in live])
         batch, slots = merged(pa.concat_batches(parts), before)
         _count_merged(index, before, slots)
-        order, _, _ = by_trigger_time(slots, index.columns)
+        order, _, _ = by_trigger_time(slots, index.records)
         self._write(index, batch.take(pa.array(order)), slots[order], numbers[0], died, len(numbers))
         return size
 
