@@ -79,6 +79,17 @@ def key_names(count: int) -> tuple[str, ...]:
     return tuple(f"k{place}" for place in range(count))
 
 
+def result_names(count: int) -> tuple[str, ...]:
+    """What the columns of results are called until they have left the operator: those of users may come twice.
+
+    Examples
+    --------
+    >>> result_names(2)
+    ('c0', 'c1')
+    """
+    return tuple(f"c{place}" for place in range(count))
+
+
 def layout_id(layout: Layout) -> str:
     """A short name for a layout; equal layouts have equal names."""
     return hashlib.sha256(_text(layout)).hexdigest()[:12]

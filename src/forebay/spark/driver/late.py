@@ -17,6 +17,7 @@ from forebay.spark.driver.plans import uppermost
 from forebay.spark.worker import stages
 from forebay.spark.worker.clock import Clock, clock_of
 from forebay.spark.worker.startup import Shipped
+from forebay.state.layout import result_names
 from forebay.windows import END, TIME, SharedWindows
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def late(results: DataFrame) -> DataFrame:
     if not df.isStreaming:  # nothing is late in it
         return df.select(*columns, F.lit(None).cast(T.DayTimeIntervalType()).alias(LATE_BY))
     schema = T.StructType([*fields, T.StructField(LATE_BY, T.DayTimeIntervalType())])
-    numbered = [f"c{place}" for place in range(len(columns))]
+    numbered = result_names(len(columns))
     placed = df.select(*bound.projection, *(column.alias(name) for column, name in zip(columns, numbered, strict=True)))
     times = [name for name in (TIME, END) if name in placed.columns]
     nested = placed.select(*times, *numbered).mapInArrow(

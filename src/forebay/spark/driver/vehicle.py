@@ -24,6 +24,7 @@ from forebay.spark.worker.operator import Work
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.spark.worker.startup import Shipped
 from forebay.spark.worker.stateful_processor import WindowProcessor
+from forebay.state.layout import result_names
 from forebay.windows import FirstRows
 
 if TYPE_CHECKING:
@@ -41,11 +42,7 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
     buffered = stages.buffer(Shipped(bound.plan))
     results = df.select(*bound.projection).select(*read).mapInArrow(buffered, _by_place(bound.schema))
     times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
-    columns = [
-        F.col(f"c{place}").alias(field.name, **({"metadata": times[field.name]} if field.name in times else {}))
-        for place, field in enumerate(bound.schema.fields)
-    ]
-    return results.select(*columns)
+    return _named(results, bound.schema, [times.get(name) for name in bound.schema.names])
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
@@ -73,7 +70,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
         eventTimeColumnName=event_time,
     )
     early.start(df.sparkSession)
-    return _with_time(emitted, bound)
+    return _named(emitted, bound.schema, _told(bound))
 
 
 def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:
@@ -88,19 +85,18 @@ def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:
     return [field.metadata if every or place == 0 else None for place, field in enumerate(fields)]
 
 
-def _with_time(results: DataFrame, bound: BoundOperator) -> DataFrame:
-    """The results with what marks a column as a window or an event time, and its watermark, for whatever reads them."""
-    columns = [
-        F.col(f"c{place}").alias(field.name, **({"metadata": metadata} if metadata else {}))
-        for place, (field, metadata) in enumerate(zip(bound.schema.fields, _told(bound), strict=True))
-    ]
-    return results.select(*columns)
+def _named(results: DataFrame, schema: T.StructType, told: list[dict[str, Any] | None]) -> DataFrame:
+    """The results with the user's names, and what is told of each column for whatever reads them."""
+    columns = zip(result_names(len(told)), schema.names, told, strict=True)
+    return results.select(
+        *(F.col(column).alias(name, **({"metadata": metadata} if metadata else {})) for column, name, metadata in columns)
+    )
 
 
 def _by_place(schema: T.StructType) -> T.StructType:
-    """A schema whose columns are ``c0, c1, ...``: those of users may have the same name, or dots in it."""
-    fields = enumerate(schema.fields)
-    return T.StructType([T.StructField(f"c{place}", field.dataType, field.nullable) for place, field in fields])
+    """A schema whose columns are called by their places: those of users may have the same name, or dots in it."""
+    named = zip(result_names(len(schema)), schema.fields, strict=True)
+    return T.StructType([T.StructField(name, field.dataType, field.nullable) for name, field in named])
 
 
 def _batch(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:
@@ -113,4 +109,4 @@ def _batch(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[st
         .applyInArrow(stages.batch_operator(plan, conf.place, output), f"{output} binary")
         .mapInArrow(stages.unpack, _by_place(bound.schema))
     )
-    return _with_time(results, bound)
+    return _named(results, bound.schema, _told(bound))

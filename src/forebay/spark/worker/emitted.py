@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from forebay.spark.worker import blobs
+from forebay.state.layout import result_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,7 @@ _INSTANT = pa.timestamp("us", "UTC")
 
 
 def as_columns(batches: Iterable[pa.RecordBatch], output: str) -> Iterator[pd.DataFrame]:
-    """One row for each result: ``output`` without a value, and ``c0, c1, ...``, which Spark does not look into.
+    """One row for each result: ``output`` without a value, and the columns by their places, which Spark does not look into.
 
     Each frame has a fixed cost in Spark's worker, so windows with few results share one.
     """
@@ -27,5 +28,5 @@ def as_columns(batches: Iterable[pa.RecordBatch], output: str) -> Iterator[pd.Da
 
     for batch in blobs.gathered(batches):
         rows = batch.num_rows
-        named = {f"c{place}": column for place, column in enumerate(batch.columns)}
+        named = dict(zip(result_names(batch.num_columns), batch.columns, strict=True))
         yield frame_of({output: pa.nulls(rows, pa.binary()), EVENT_TIME: pa.nulls(rows, _INSTANT), **named})

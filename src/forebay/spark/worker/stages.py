@@ -17,7 +17,7 @@ from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.startup import Shipped
 from forebay.spark.worker.vnodes import HOT_KEYS, PACKING, ids_in_turn
-from forebay.state.layout import SPREAD, VNODES, Layout, layout_id
+from forebay.state.layout import SPREAD, VNODES, Layout, layout_id, result_names
 from forebay.state.places import Place
 from forebay.windows import TIME, SessionWindows
 
@@ -145,8 +145,7 @@ def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _by_place(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows whose columns are ``c0, c1, ...``: names of users may come twice."""
-    return batch.rename_columns([f"c{place}" for place in range(batch.num_columns)])
+    return batch.rename_columns(result_names(batch.num_columns))
 
 
 def only_late(plan: Shipped, names: list[str], column: str) -> ArrowMap:
@@ -167,7 +166,7 @@ def only_late(plan: Shipped, names: list[str], column: str) -> ArrowMap:
             if (by >= 0).any():
                 late = rows.filter(pa.array(by >= 0))
                 by_how_much = pa.array(by[by >= 0]).cast(pa.duration("us"))
-                columns = [late[f"c{place}"] for place in range(len(names) - 1)]
+                columns = [late[name] for name in result_names(len(names) - 1)]
                 whole = pa.StructArray.from_arrays([*columns, by_how_much], names)
                 yield pa.record_batch([whole], [column])
 
