@@ -77,7 +77,7 @@ import forebay as fb
 import handover_report
 import hosts
 from forebay.spark.driver import replicas
-from forebay.spark.driver.openings import FETCHING, LOADING, SCHEDULING, Opening
+from forebay.spark.driver.openings import FETCHING, LOADING, SCHEDULING, Reopening
 from forebay.spark.driver.steering import Steering
 from handover_report import EVENTS, OUT
 from hosts import Hosts
@@ -267,7 +267,7 @@ class Run:
         time.sleep(normal / 2)
         placement, at, handed = self.steering.placement(), time.time(), self._handed()
         address, there = self._fullest(placement)
-        opening = Opening(str(self.query.id), there, PARTITIONS, self.steering.batch or 0)
+        opening = Reopening(str(self.query.id), there, PARTITIONS, self.steering.batch or 0)
         noticed_at = self._happen(name, address)
         latest, moved_at = placement, at
 
@@ -441,7 +441,7 @@ class Run:
         return {each.host for each in self.steering.executors() if not each.leaving}
 
 
-def recovered(opening: Opening, noticed: float | None) -> Row:
+def recovered(opening: Reopening, noticed: float | None) -> Row:
     """The parts of a recovery, in seconds from when Spark has noticed on, if there is one."""
     seconds = opening.seconds() if noticed else {}
     if seconds and noticed:

@@ -4,7 +4,7 @@ import pytest
 
 from forebay.spark.driver import metrics
 from forebay.spark.driver.handed import KEPT, Handed, Records
-from forebay.spark.driver.openings import Opening
+from forebay.spark.driver.openings import Reopening
 from forebay.spark.driver.tally import KEPT_OPENINGS
 from forebay.spark.worker.vnodes import IDLE, partition_of, vnode_ids
 
@@ -40,7 +40,7 @@ def tell(monkeypatch):
 
 
 def opening(*moved, first=7):
-    return Opening("query", moved, PARTITIONS, first, DECIDED)
+    return Reopening("query", moved, PARTITIONS, first, DECIDED)
 
 
 def test_the_slowest_partition_counts_in_each_part(tell):

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.aggregates.murmur import mixed
 from forebay.compiling import compiled
 
 _MOST_ROWS = 1 << 30
@@ -220,8 +221,8 @@ def _refine(groups, column, seeds, table, found, firsts):
     count = 0
     for row in range(len(column)):
         value, group = column[row], groups[row]
-        hashed = _mixed(np.uint64(value) ^ seeds[0]) ^ (np.uint64(group) * seeds[1])
-        place = _mixed(hashed) & mask
+        hashed = mixed(np.uint64(value) ^ seeds[0]) ^ (np.uint64(group) * seeds[1])
+        place = mixed(hashed) & mask
         while True:
             there = table[place]
             if there < 0:
@@ -243,7 +244,7 @@ def _join(order, owners, starts, ends, alone, seeds, table, of, first, start, en
     mask = np.uint64(len(table) - 1)
     count = 0
     for row in order:
-        place = _mixed(np.uint64(owners[row]) ^ seeds[0]) & mask
+        place = mixed(np.uint64(owners[row]) ^ seeds[0]) & mask
         session = -1
         while not alone[row]:
             session = table[place]
@@ -259,14 +260,6 @@ def _join(order, owners, starts, ends, alone, seeds, table, of, first, start, en
         end[session] = max(end[session], ends[row])
         of[row] = session
     return count
-
-
-@compiled
-def _mixed(word):
-    """A 64-bit word each of whose bits depends on all bits of another one: MurmurHash3's last step."""
-    word = (word ^ (word >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    word = (word ^ (word >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return word ^ (word >> np.uint64(33))
 
 
 @compiled

@@ -60,7 +60,8 @@ def _rotated(word, bits):
 
 
 @in_place
-def _mixed(word):
+def mixed(word):
+    """A 64-bit word each of whose bits depends on all bits of another one: the last step of MurmurHash3."""
     word ^= word >> np.uint64(33)
     word *= np.uint64(0xFF51AFD7ED558CCD)
     word ^= word >> np.uint64(33)
@@ -88,7 +89,7 @@ def _murmur128(data, begin, end, seed):
     two ^= np.uint64(end - begin)
     one += two
     two += one
-    one, two = _mixed(one), _mixed(two)
+    one, two = mixed(one), mixed(two)
     one += two
     return one, two + one
 

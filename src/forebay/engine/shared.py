@@ -95,7 +95,7 @@ class SharedInstance:
             for _ in each.instance.fire(self._fired_until):
                 pass
             each.instance.counters = Counters(rows_in=each.instance.counters.rows_in)
-            self._stores.changed = True
+            self._stores.patterns_changed = True
         return each
 
     def ingest(self, batch: pa.RecordBatch, *, partial: bool = False) -> None:
@@ -194,7 +194,7 @@ class SharedInstance:
         """Make the state of all patterns after this micro-batch the next version; the same one if nothing has changed."""
         base = self._stores.base
         version = base.version
-        if self.counters != base.counters or base.stale or self._stores.have_changed:
+        if self.counters != base.counters or base.stale or self._stores.changed:
             for each in self._running:
                 each.instance.commit(batch)
             version = self._stores.commit(self._needed, self._fired_until, self.counters, batch)

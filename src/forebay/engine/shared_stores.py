@@ -53,11 +53,11 @@ def slicing_of(windows: list[AlignedWindows]) -> AlignedWindows | None:
 class SharedStores:
     """The stores that patterns share, and those that each has, in one log: what a worker keeps between micro-batches.
 
-    Parameters are those of `forebay.engine.open.open_instance`.
+    Parameters are those of `forebay.engine.open.open_instance` of the same names.
 
     Attributes
     ----------
-    changed : bool
+    patterns_changed : bool
         Whether a pattern has gone or come, which is to be committed whatever rows come.
     """
 
@@ -77,13 +77,13 @@ class SharedStores:
         form = StoredForm(pa.schema([*fields, (TIME, pa.int64()), (ORDINAL, pa.uint32())]))
         aligned = [each.windows for each in holistic if isinstance(each.windows, AlignedWindows)]
         self.events = EventLog(directory, self._log, slicing_of(aligned), self.each, form)
-        self.changed = self._give_up()
+        self.patterns_changed = self._give_up()
         self._own = {member.id: self._opened(member) for member in plan.members}
 
     @property
-    def have_changed(self) -> bool:
+    def changed(self) -> bool:
         """Whether there is something to commit: patterns have changed, or windows have."""
-        return self.changed or any(isinstance(each, UnalignedStore) and each.changed for each in self._own.values())
+        return self.patterns_changed or any(isinstance(each, UnalignedStore) and each.changed for each in self._own.values())
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
         """Become another version, which another process has made; of key indexes only what has changed is read.
@@ -92,7 +92,7 @@ class SharedStores:
         """
         self._log = ExtentLog(self.directory, version, self.options, archive, disk)
         self.events.follow(self._log)
-        self.changed = self._give_up()
+        self.patterns_changed = self._give_up()
         for member in self._plan.members:
             store = self._own[member.id]
             if not (isinstance(store, UnalignedStore) and store.follow(self._log.part(_part(member)))):
@@ -167,7 +167,7 @@ class SharedStores:
         holders = self.holders
         self.events.write(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]))
         self._log.compact(self.options.max_space_amplification)
-        self.changed = False
+        self.patterns_changed = False
         return self._log.commit(fired_until, counters, batch)
 
     @property

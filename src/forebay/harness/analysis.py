@@ -18,7 +18,6 @@ from forebay.harness import analysis_kernels as kernels
 from forebay.harness.access import DELETE, SCHEMA, Operation
 
 Numbers = npt.NDArray[np.int64]
-Shares = npt.NDArray[np.float64]
 
 LONGEST = 10
 """Up to how many keys long the sequences are that are counted."""

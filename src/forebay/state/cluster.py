@@ -29,7 +29,7 @@ def read(location: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``written`` (seconds since 1970), ``query``, ``hosts``, ``partitions`` and ``handovers``.
+        ``written`` (seconds since 1970), ``query``, ``replicas``, ``hosts``, ``partitions`` and ``handovers``.
 
     Raises
     ------

@@ -45,8 +45,6 @@ from forebay.windows import ENDLESS, TIME
 _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
 
-_ELSEWHERE = "If the query keeps its state elsewhere, give the settings that say where."
-
 _READ_BYTES = 32 << 20
 """Rows are read about so many bytes at a time."""
 
@@ -415,7 +413,8 @@ def require_there(root: Root, token: str, operators: Sequence[OperatorState]) ->
     """`VersionNotFound` or `CorruptState` unless the manifest of the version that a token names is there and whole."""
     if not operators:
         raise VersionNotFound(
-            f"Spark's state names {token}, and {root.safe} has no state at all. {_ELSEWHERE} {RESTORE_DIRECTORY}"
+            f"Spark's state names {token}, and {root.safe} has no state at all. If the query keeps its state elsewhere, "
+            f"give the settings that say where. {RESTORE_DIRECTORY}"
         )
     location = Location.parse(root, token, operators[0].layout, [operator.id for operator in operators])
     assert location.version is not None

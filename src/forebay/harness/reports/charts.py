@@ -36,7 +36,7 @@ def styled(chart: alt.TopLevelMixin) -> alt.TopLevelMixin:
     )
 
 
-def by_store(frame: pl.DataFrame, measure: str, title: str, columns: int = 4) -> alt.TopLevelMixin:
+def by_store(frame: pl.DataFrame, measure: str, title: str) -> alt.TopLevelMixin:
     """A panel for each workload, a line for each store, and a dot on a logarithmic scale with what is least and most.
 
     The frame has ``workload``, ``store``, the measure, and the measure with ``_least`` and ``_most``. Where the measure is
@@ -45,7 +45,7 @@ def by_store(frame: pl.DataFrame, measure: str, title: str, columns: int = 4) ->
     stores, workloads = (frame[name].unique(maintain_order=True).to_list() for name in ("store", "workload"))
     scale, axis = _logarithmic(pl.concat([frame[measure], frame[f"{measure}_least"], frame[f"{measure}_most"]]))
     colour = alt.Color("store:N", legend=None, scale=_colours(stores))
-    panels = []
+    panels, columns = [], 4
     for number, workload in enumerate(workloads):
         part = frame.filter(pl.col("workload") == workload).with_columns(
             label=pl.col(measure).map_elements(brief, pl.String, skip_nulls=True), none=pl.lit("does not serve it")
@@ -92,13 +92,13 @@ def by_kind(frame: pl.DataFrame, measure: str, kind: str, title: str) -> alt.Top
     return styled(alt.concat(*panels, columns=3, spacing=14).properties(title=_title(title)))
 
 
-def stacked(frame: pl.DataFrame, of: str, ordered: bool = True) -> alt.TopLevelMixin:
+def stacked(frame: pl.DataFrame, of: str) -> alt.TopLevelMixin:
     """Shares of operations as one bar for each value of a column."""
     names = frame[of].unique(maintain_order=True).to_list()
     operations = ["GET", "PUT", "MERGE", "DELETE"]
     frame = frame.with_columns(place=pl.col("operation").replace_strict(operations, range(4), return_dtype=pl.Int64))
     base = alt.Chart(frame).encode(
-        y=alt.Y(f"{of}:N", sort=names if ordered else "ascending", title=None, axis=alt.Axis(labelLimit=320)),
+        y=alt.Y(f"{of}:N", sort=names, title=None, axis=alt.Axis(labelLimit=320)),
         x=alt.X("share:Q", title="share of accesses", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
         order="place:Q",
     )

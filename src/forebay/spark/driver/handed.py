@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from forebay.spark.driver.openings import Opening
+from forebay.spark.driver.openings import Reopening
 
 KEPT = 100
 """So many handovers of a query are remembered."""
@@ -90,7 +90,7 @@ class Records:
         The last ones, oldest first.
     done : int
         How many there were in all that moved something.
-    waiting : list of tuple of Handed and Opening
+    waiting : list of tuple of Handed and Reopening
         Those of which it is not known yet how long it took until partitions had their state.
     """
 
@@ -98,9 +98,9 @@ class Records:
         self._lock = threading.Lock()
         self.recent: list[Handed] = []
         self.done = 0
-        self.waiting: list[tuple[Handed, Opening]] = []
+        self.waiting: list[tuple[Handed, Reopening]] = []
 
-    def add(self, handed: Handed, opening: Opening | None = None) -> None:
+    def add(self, handed: Handed, opening: Reopening | None = None) -> None:
         """Remember a handover, and log it; with an opening, how long that takes is added when it is over."""
         with self._lock:
             self.recent = [*self.recent, handed][-KEPT:]

@@ -25,7 +25,7 @@ from forebay.spark.driver import metrics, replicas
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handed import Handed, Placed, Records
-from forebay.spark.driver.openings import Opening
+from forebay.spark.driver.openings import Reopening
 from forebay.spark.driver.patience import Patience
 from forebay.spark.driver.steering import Steering
 from forebay.spark.driver.transfer import Transfer
@@ -270,11 +270,11 @@ class Handover:
         """Steer no longer."""
         self.steering.close()
 
-    def _opening(self, moved: Collection[int], *, after: bool = False) -> Opening:
+    def _opening(self, moved: Collection[int], *, after: bool = False) -> Reopening:
         """What partitions move that may run elsewhere in the micro-batch that is under way, or ``after`` it."""
         batch = self.steering.batch
         first = -1 if batch is None else batch + after
-        return Opening(str(self.query.id), [*moved], self.steering.partitions, first)
+        return Reopening(str(self.query.id), [*moved], self.steering.partitions, first)
 
     def _partitions(self) -> list[Partition]:
         return self._manager.partitions(self._held) if self._manager is not None else []

@@ -17,8 +17,8 @@ SCHEDULING, FETCHING, LOADING = "scheduling", "fetching", "loading"
 
 
 @dataclass(frozen=True)
-class Opening:
-    """State partitions that run elsewhere from now on.
+class Reopening:
+    """The stores of state partitions that run elsewhere from now on are to be opened there.
 
     Attributes
     ----------

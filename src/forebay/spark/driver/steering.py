@@ -272,7 +272,9 @@ class Steering:
         if present.keys() == there:
             return present
         known = {**present, **{each.id: each for each in self.executors()}}  # which may lack one that was there
-        return self._met({each: known[each] for each in there if each in known}, present)
+        now = {each: known[each] for each in there if each in known}
+        self._met(now, present)
+        return now
 
     def _tell(self, *, begun: bool) -> None:
         """Tell the coordinator what is wanted; all of it if a micro-batch has begun."""
@@ -293,13 +295,12 @@ class Steering:
             self._leaving = self._executors.leaving(alive)
         return self._leaving
 
-    def _met(self, executors: dict[str, Executor], before: Mapping[str, Executor]) -> dict[str, Executor]:
-        """Tell of executors that were not there before; gives all."""
+    def _met(self, executors: Mapping[str, Executor], before: Mapping[str, Executor]) -> None:
+        """Tell of executors that were not there before."""
         with self._lock:
             callbacks = list(self._told_of_joined)
         for executor, callback in itertools.product(executors.keys() - before.keys(), callbacks):
             callback(executors[executor])
-        return executors
 
     def _lost(self, executor: Executor) -> None:
         with self._lock:

@@ -84,12 +84,12 @@ def partition_of(vnode: int, partitions: int) -> int:
     return _murmur3(vnode) % partitions
 
 
-def _murmur3(value: int, seed: int = 42) -> int:
+def _murmur3(value: int) -> int:
     """Murmur3 of one 32-bit integer, as Spark partitions by it; a signed result."""
     mixed = value * 0xCC9E2D51 & _MASK
     mixed = (mixed << 15 | mixed >> 17) & _MASK
     mixed = mixed * 0x1B873593 & _MASK
-    state = seed ^ mixed
+    state = 42 ^ mixed  # which is the seed
     state = (state << 13 | state >> 19) & _MASK
     state = state * 5 + 0xE6546B64 & _MASK
     state ^= 4
