@@ -86,7 +86,7 @@ def recovery(results: pl.DataFrame) -> Figure:
             seconds = pl.col("noticed").cast(pl.Float64) + pl.col("then").cast(pl.Float64)
             whole = lost.agg(seconds.median().alias("seconds")).sort("GB")
             axes.plot(whole["GB"], whole["seconds"], "o-", color=color, label=system)
-        axes.set(title=workload, xlabel="GB of state", ylabel="s from the loss of a host to the end of a micro-batch")
+        axes.set(title=workload, xlabel="GB of state", ylabel="s until a micro-batch has ended")
         axes.set_ylim(bottom=0)
     panels[0][0].legend()
     return figure
