@@ -178,8 +178,8 @@ def test_nothing_is_left_of_windows_that_have_ended_but_the_generations_of_their
     parts = index.picture().to_pylist()
     assert len(next(part["data"] for part in parts if part["part"] == "records")) < whole / 100
     for ended in (index, KeyIndex.restored(saved)):
-        free = ended.columns[: 2 * len(keys)]
-        assert (free.generation == 2).all()
+        free = ended.records[: 2 * len(keys)]
+        assert (free["generation"] == 2).all()
         assert not any(free[name].any() for name in ("high", "low", "start", "end", "ett", "stored"))
 
 
