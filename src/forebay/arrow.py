@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import overload
 
 import polars as pl
@@ -38,10 +39,11 @@ def of(values: pl.Series | pl.DataFrame) -> pa.Array | pa.Table:
     return pa.Table.from_arrays(columns, schema=found.schema)
 
 
-def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None) -> pa.RecordBatch:
-    """A frame with rows as one record batch, of exactly ``schema`` if there is one.
+def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None, *, without: Container[str] = ()) -> pa.RecordBatch:
+    """A frame with rows as one record batch, of exactly ``schema`` if there is one, and without some columns.
 
-    Arrow raises where a column's values are too large for one array: texts of more than 2 GB.
+    Dropping a column of few rows would take polars a millisecond of a task. Arrow raises where a column's values are too
+    large for one array: texts of more than 2 GB.
 
     Examples
     --------
@@ -51,6 +53,8 @@ def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None) -> pa.RecordB
     table = of(frame)
     if schema is not None:
         table = table.select(schema.names).cast(schema)
+    elif without:
+        table = table.select([name for name in table.column_names if name not in without])
     parts = table.to_batches()
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 

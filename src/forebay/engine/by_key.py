@@ -138,7 +138,7 @@ class ByKeyInstance(ABC):
             rows = aggregation.partial(placed, (SLOT, *self.slices))
             rows = rows.sort(self.slices) if self.slices else rows
             slots = rows[SLOT].to_numpy()
-        self._store.append(arrow.batch_of(rows.drop(SLOT, strict=False)), slots)
+        self._store.append(arrow.batch_of(rows, without=(SLOT,)), slots)
 
     def _count_late(self, batch: pa.RecordBatch, rows: Times, open_: npt.NDArray[np.bool_], *, partial: bool) -> None:
         """Count a batch's rows; ``rows`` has the number of each once for every window, ``open_`` which of those take it."""

@@ -58,7 +58,7 @@ class Combiner:
             frame, by = self._in_sessions(frame, owners), _SESSION
         assert isinstance(self.plan.aggregation, Aggregation)
         partials = self.plan.aggregation.partial(frame, (by,))
-        return arrow.batch_of(partials.drop(by, _CELL, strict=False)), partials[_CELL].to_numpy()
+        return arrow.batch_of(partials, without=(by, _CELL)), partials[_CELL].to_numpy()
 
     def _in_sessions(self, rows: pl.DataFrame, owners: Integers) -> pl.DataFrame:
         """Rows with the number of a session that they share with others of their key, and with its bounds.
