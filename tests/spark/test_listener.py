@@ -51,6 +51,45 @@ def test_a_watermark_above_an_operator_is_refused_for_operators_of_spark_too(str
         run(daily, tmp_path / "ck")
 
 
+@pytest.mark.parametrize("tagged", ["session", "thread"])
+def test_a_query_that_is_started_under_a_tag_runs(spark, stream, tmp_path, tagged):
+    adding, clearing = {
+        "session": (spark.addTag, spark.clearTags),
+        "thread": (spark.sparkContext.addJobTag, spark.sparkContext.clearJobTags),
+    }[tagged]
+    adding("mine")
+    try:
+        query = (
+            hourly(stream.streaming("1 second"))
+            .writeStream.option("checkpointLocation", str(tmp_path))
+            .format("noop")
+            .start()
+        )
+    finally:
+        clearing()
+    query.processAllAvailable()
+    query.stop()
+
+
+def test_a_query_that_is_started_from_within_a_batch_of_another_one_runs(stream, tmp_path):
+    started = []
+
+    def start(name, sink):
+        writer = hourly(stream.streaming("1 second")).writeStream.option("checkpointLocation", str(tmp_path / name))
+        return writer.foreachBatch(sink).start()
+
+    def sink(rows, batch):
+        rows.count()
+        if not started:
+            started.append(start("inner", lambda rows, batch: rows.count()))
+
+    outer = start("outer", sink)
+    outer.processAllAvailable()
+    started[0].processAllAvailable()
+    for query in (outer, *started):
+        query.stop()
+
+
 def test_watermarks_below_operators_are_not_above_them(stream, tmp_path):
     """Of both sides of a join, one of which is an operator's result."""
     counts = hourly(stream.streaming("1 second")).select(F.col("window").alias("w"), "key")

@@ -77,8 +77,9 @@ class _Listener(StreamingQueryListener):
         self._called: Any = None
 
     def onQueryStarted(self, event: Any) -> None:
-        session = self._session()
-        query = session.streams.get(str(event.id)) if session is not None else None
+        """Take an event as the JVM has it, see `_Called`."""
+        session, known = self._session(), event.id().toString()
+        query = session.streams.get(known) if session is not None else None
         if session is None or query is None:
             return
         try:
@@ -86,7 +87,7 @@ class _Listener(StreamingQueryListener):
             if queries.MARK.search(plan):
                 self._started(session, query, plan)
         except Exception:  # which Spark would swallow
-            _log.exception("forebay could not prepare the query %s", event.id)
+            _log.exception("forebay could not prepare the query %s", known)
 
     def _started(self, session: SparkSession, query: StreamingQuery, plan: str) -> None:
         execution = queries.execution(query)
@@ -192,7 +193,13 @@ def _refusal(error: Exception) -> str:
 
 
 class _Called(JStreamingQueryListener):
-    """What Spark calls. PySpark would read all of a progress, one value at a time; here only what is needed is read."""
+    """What Spark calls. Only what is needed is read: of a progress, PySpark would read all, one value at a time.
+
+    PySpark fails to read the tags that the thread has which starts a query, as one has from within ``foreachBatch``.
+    """
+
+    def onQueryStarted(self, jevent: Any) -> None:
+        self.pylistener.onQueryStarted(jevent)
 
     def onQueryProgress(self, jevent: Any) -> None:
         self.pylistener.onQueryProgress(jevent)
