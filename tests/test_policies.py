@@ -23,7 +23,7 @@ class Handovers:
         self.executors, self.broken, self.asked, self.readied = executors, set(), [], []
         self.agents, self.at = set(executors), {}
         self.query = SimpleNamespace(id="query", isActive=True, lastProgress={"batchId": -1, "durationMs": {}})
-        self.steering = SimpleNamespace(placement=dict, partitions=4, usable=self.usable)
+        self.steering = SimpleNamespace(placement=dict, partitions=4, usable=self.usable, goes_on=True)
 
     def usable(self):
         return [Executor(each, f"127.0.0.{self.at.get(each, each)}", 1) for each in self.executors]

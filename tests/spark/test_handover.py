@@ -5,6 +5,8 @@ import functools
 import json
 import logging
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -397,3 +399,48 @@ def test_status_of_a_query_that_has_none(tmp_path):
     (tmp_path / "cluster.json").write_text(json.dumps({})[:-1])
     result = CliRunner().invoke(app, ["cluster", "status", str(tmp_path)])
     assert "cannot be read" in str(result.exception)
+
+
+@pytest.mark.thorough
+def test_nothing_of_an_idle_query_is_left_in_the_driver_when_its_session_is_stopped(tmp_path):
+    """Spark does not end such a query, and another session may follow in the same process."""
+    program = """
+import logging, sys, threading, time
+from pyspark.sql import SparkSession
+import forebay as fb
+
+logging.basicConfig(stream=sys.stdout, format="logged: %(message)s", level=logging.WARNING)
+root = sys.argv[1]
+
+def session():
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.forebay.durability", "replicas").config("spark.forebay.localDirectory", root + "/disk")
+    return fb.configure(builder).getOrCreate()
+
+spark = session()
+rows = spark.range(100).selectExpr("timestamp_seconds(id) ts", "id % 7 key")
+rows.write.parquet(root + "/in")
+stream = spark.readStream.schema(rows.schema).parquet(root + "/in").withWatermark("ts", "1 second")
+counts = fb.groupBy(stream, fb.window("ts", "10 seconds"), "key").agg(fb.count("*"))
+query = counts.writeStream.format("noop").option("checkpointLocation", root + "/checkpoint").start()
+query.processAllAvailable()
+manager = fb.handover(query)
+spark.stop()
+spark = session()
+deadline = time.monotonic() + 20
+threads = {"forebay handover", "forebay-steering"}
+while threads & {each.name for each in threading.enumerate()} and time.monotonic() < deadline:
+    time.sleep(0.1)
+print("left:", sorted(threads & {each.name for each in threading.enumerate()}))
+for ask in (manager.placement, lambda: manager.move(0, "driver"), lambda: fb.handover(query)):
+    try:
+        ask()
+    except Exception as error:
+        print("raised:", type(error).__name__)
+spark.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    raised = ["raised: HandoverError", "raised: HandoverError", "raised: InvalidArgument"]
+    assert done.stdout.splitlines()[-4:] == ["left: []", *raised]
+    assert "look after" not in done.stdout
+    assert "Traceback" not in done.stdout

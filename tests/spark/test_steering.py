@@ -1,5 +1,6 @@
 """State partitions that move between executors while their query goes on."""
 
+import math
 import os
 import shutil
 import threading
@@ -8,6 +9,7 @@ import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
@@ -15,7 +17,7 @@ from pyspark.sql import functions as F
 
 import forebay as fb
 from clusters import MARK, Cluster
-from forebay.errors import InvalidArgument
+from forebay.errors import HandoverError, InvalidArgument
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.steering import Steering
 
@@ -331,8 +333,22 @@ def test_there_is_only_the_driver_without_a_cluster(spark, tmp_path):
         with pytest.raises(InvalidArgument, match="no state partition 2: the query has 2"):
             steering.steer({2: "driver"})
         steering.close()
+        manager = fb.handover(query)
+        for partitions in (None, 0.0, [[0]], "0"):
+            with pytest.raises(InvalidArgument, match="they are a whole number, or several"):
+                manager.move(partitions, "driver")
+        for executor in ("1", ["driver"], None):
+            with pytest.raises(InvalidArgument, match="cannot go to executor"):
+                manager.move(np.int64(0), executor)
+        for timeout in ("5 seconds", math.nan, True):
+            with pytest.raises(InvalidArgument, match="it is a number of seconds, or a timedelta"):
+                manager.move(0, "driver", timeout=timeout)
+        assert not manager.move(0, "driver", timeout=math.inf).moved
     finally:
         query.stop()
+    for ask in (manager.placement, manager.rebalance, lambda: manager.move(0, "driver")):
+        with pytest.raises(HandoverError, match="the query has ended"):
+            ask()
 
 
 def marking(directory):
@@ -442,6 +458,7 @@ class Losing(Steering):
     def __init__(self):
         self.there, self.gone = frozenset("123"), []
         self._query, self._closed, self._lock = SimpleNamespace(isActive=True), threading.Event(), threading.RLock()
+        self._context = SimpleNamespace(isStopped=lambda: False)
         self._told_of_joined, self._wanted, self._disturbed, self._before = [], {}, set(), {}
         self._asked = self._leaving = frozenset()
         self._ask_again = 0.0

@@ -45,7 +45,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
         except (pa.ArrowException, OSError) as error:
             raise ReplicationError(
                 f"no agent can listen on port {port} of {host}: {error}. Another process may have that port, an agent of "
-                "another application for one: set spark.forebay.agentPort to another port, or to 0 for any free one."
+                "another application for one, or of a driver that was killed less than a minute ago: set "
+                "spark.forebay.agentPort to another port, or to 0 for any free one."
             ) from error
         self.address = f"{_bracketed(host)}:{self.port}"
         self.actions: dict[str, Action] = {}

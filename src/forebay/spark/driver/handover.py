@@ -9,6 +9,7 @@ it was.
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.errors import ForebayError, HandoverError, InvalidArgument
+from forebay.errors import HandoverError, InvalidArgument, told
 from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import spread
 from forebay.spark.driver import metrics, replicas
@@ -70,14 +71,14 @@ def handover(query: StreamingQuery) -> Handover:
     >>> query.stop()
     """
     queries.require_query("handover()", query)
-    if not query.isActive:
+    if not queries.goes_on(query, queries.context_of(query)):
         raise InvalidArgument(
             f"fb.handover got the query {query.name or query.id}, which is not running. State is handed over between the "
             "executors of a running query; a query that is started finds its state by itself."
         )
     run = str(query.runId)
     with _lock:
-        ended = [_managers.pop(each) for each, manager in list(_managers.items()) if not manager.query.isActive]
+        ended = [_managers.pop(each) for each, manager in list(_managers.items()) if not manager.steering.goes_on]
         if run not in _managers:
             _managers[run] = Handover(query)
         manager = _managers[run]
@@ -114,7 +115,8 @@ class Handover:
         return list(self._records.recent)
 
     def placement(self) -> list[Placed]:
-        """Where each state partition is, and its replicas."""
+        """Where each state partition is, and its replicas; `HandoverError` if the query has ended."""
+        self._require_going_on()
         executors = {each.id: each.host for each in self.steering.executors()}
         state = {each.number: each for each in self._partitions()}
         told = metrics.state_bytes(str(self.query.id), self.steering.partitions)
@@ -145,10 +147,11 @@ class Handover:
         Raises
         ------
         HandoverError
-            If it was given up, or another handover of the query has not ended in time.
+            If it was given up, if another handover of the query has not ended in time, or if the query has ended.
+        InvalidArgument
+            If there is no such partition or executor.
         """
-        wanted = [partitions] if isinstance(partitions, int) else list(partitions)
-        return self.hand("move", dict.fromkeys(wanted, executor), timeout=timeout)
+        return self.hand("move", dict.fromkeys(_numbers(partitions), executor), timeout=timeout)
 
     def rebalance(self, *, timeout: float | timedelta | None = None) -> Handed:
         """Spread the partitions over all executors, in proportion to their cores, with as few moves as possible.
@@ -159,6 +162,7 @@ class Handover:
 
     def balanced(self) -> dict[int, str]:
         """The moves that spread the partitions over the executors."""
+        self._require_going_on()
         usable, placement = self.steering.usable(), self.steering.placement()
         cores = {each.id: each.cores for each in usable}
         return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0))
@@ -196,7 +200,9 @@ class Handover:
 
         Without a timeout it goes on as long as hosts get more and more of the state.
         """
-        patience, hosts = Patience(timeout), {each.id: address_of(each.host) for each in self.steering.usable()}
+        patience = Patience(timeout)
+        self._require_going_on()
+        hosts = {each.id: address_of(each.host) for each in self.steering.usable()}
         moving = self._moving(placement, hosts)
         if not moving:
             return Handed(reason)
@@ -218,7 +224,7 @@ class Handover:
                     with handed.step("microBatch"):
                         self._transfer.switch(moving, patience)
         except Exception as error:
-            why = str(error) if isinstance(error, ForebayError) else f"{type(error).__name__}: {error}"
+            why = told(error)
             self._records.add(replace(handed, failed=why, ended=time.time()))
             raise error if isinstance(error, HandoverError) else HandoverError(why) from error
         handed = replace(handed, seconds={**handed.seconds, **opening.seconds()}, ended=time.time())
@@ -266,6 +272,10 @@ class Handover:
             "handovers": [asdict(handed) for handed in self._records.recent],
         }
 
+    def _require_going_on(self) -> None:
+        if not self.steering.goes_on:
+            raise HandoverError("the query has ended")
+
     def close(self) -> None:
         """Steer no longer."""
         self.steering.close()
@@ -283,7 +293,7 @@ class Handover:
         """Those of a placement that are elsewhere now."""
         now = self.steering.placement()
         for partition, executor in placement.items():
-            if partition not in now or executor not in executors:
+            if partition not in now or not isinstance(executor, str) or executor not in executors:
                 raise InvalidArgument(
                     f"partition {partition} cannot go to executor {executor!r}: the query has the partitions "
                     f"{sorted(now)}, and the executors that can take some are {sorted(executors)}"
@@ -297,7 +307,7 @@ class Handover:
     @contextlib.contextmanager
     def _turn(self, patience: Patience) -> Iterator[None]:
         """Handovers of a query take turns at this; copies are made for several at a time."""
-        if not self._going_on.acquire(timeout=max(0.0, patience.deadline - time.monotonic())):
+        if not self._going_on.acquire(timeout=min(max(0.0, patience.deadline - time.monotonic()), threading.TIMEOUT_MAX)):
             raise HandoverError(
                 "another handover of this query has not ended in time. fb.handover(query).recent has it when it has; ask "
                 "again then, or with a longer timeout."
@@ -318,3 +328,17 @@ class Handover:
 
 _managers: dict[str, Handover] = {}
 _lock = threading.Lock()
+
+
+def _numbers(partitions: int | Iterable[int]) -> list[int]:
+    """The partitions that are to move; numbers of numpy are numbers, too."""
+    try:
+        return [operator.index(partitions)]  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    try:
+        return [operator.index(each) for each in partitions]  # type: ignore[union-attr]
+    except TypeError:
+        raise InvalidArgument(
+            f"move() got the partitions {partitions!r}; they are a whole number, or several: move([0, 1], executor)"
+        ) from None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from math import inf
+from math import inf, isnan
+from numbers import Real
+
+from forebay.errors import InvalidArgument
 
 STALLED_SECONDS = 600.0
 """A handover is given up when its hosts have got no more of the state for so long."""
@@ -16,7 +19,7 @@ class Patience:
     Parameters
     ----------
     timeout : float or timedelta, optional
-        Seconds, or a time, that it may take whatever is copied.
+        Seconds, or a time, that it may take whatever is copied; `InvalidArgument` for anything else.
 
     Attributes
     ----------
@@ -40,6 +43,8 @@ class Patience:
     def __init__(self, timeout: float | timedelta | None) -> None:
         if isinstance(timeout, timedelta):
             timeout = timeout.total_seconds()
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real) or isnan(timeout)):
+            raise InvalidArgument(f"a handover got timeout={timeout!r}; it is a number of seconds, or a timedelta")
         self.deadline = time.monotonic() + (STALLED_SECONDS if timeout is None else timeout)
         self._given, self._least = timeout is not None, inf
 

@@ -14,9 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from pyspark import SparkContext
-
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, told
 from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import best_move
 from forebay.spark.driver import metrics
@@ -80,17 +78,16 @@ class Policies:
 
     def _run(self) -> None:
         pause = threading.Event()
-        while self._handover.query.isActive:
+        while self._steering.goes_on:
             try:
                 if self._steering.partitions:
                     self._look()
                     self._publish()
-            except (ForebayError, OSError) as error:
-                _log.warning("%s", error)
-            except Exception:
-                if SparkContext._active_spark_context is None:
-                    break
-                _log.exception("forebay could not look after the executors of the query")
+            except Exception as error:
+                if isinstance(error, ForebayError | OSError):
+                    self._warn(error, "forebay looks after the executors of the query again soon")
+                elif self._steering.goes_on:
+                    _log.exception("forebay could not look after the executors of the query")
             pause.wait(LOOK_SECONDS)
         self._handover.close()
 
@@ -129,7 +126,7 @@ class Policies:
             try:
                 self._handover.ready([each])
             except Exception as error:  # as when it is lost meanwhile: others have to do
-                _log.warning("no replicas can be held by the executor %s: %s", each, error)
+                self._warn(error, "no replicas can be held by the executor %s", each)
 
     def _act(self, executors: list[Executor]) -> None:
         """Hand partitions over to executors that have joined, or from those that are overloaded."""
@@ -151,8 +148,7 @@ class Policies:
             self._handover.hand(SCALE_OUT, shares)
         except Exception as error:  # whatever it is, it must not be tried again at once
             seconds = self._newcomers.failed(joined, time.monotonic())
-            names = ", ".join(sorted(joined))
-            _log.warning("the scale-out to executor %s is tried again in %.0f s: %s", names, seconds, error)
+            self._warn(error, "the scale-out to executor %s is tried again in %.0f s", ", ".join(sorted(joined)), seconds)
         else:
             self._newcomers.settled(joined)
 
@@ -160,9 +156,14 @@ class Policies:
         try:
             self._handover.hand(reason, placement)
         except Exception as error:  # whatever it is, the query goes on as it was
-            _log.warning("%s: %s", reason, error)
+            self._warn(error, "%s", reason)
             return False
         return True
+
+    def _warn(self, error: Exception, what: str, *about: object) -> None:
+        """Say what has failed, unless that is because the query has ended."""
+        if self._steering.goes_on:
+            _log.warning(f"{what}: %s", *about, told(error))
 
     def _joined(self, executor: Executor) -> None:
         """Have an executor claimed before Spark gives it tasks of a micro-batch; its share comes later."""
@@ -172,7 +173,7 @@ class Policies:
         try:
             self._steering.claim(executor)
         except Exception as error:  # as when it is lost meanwhile
-            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, error)
+            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, told(error))
 
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
         """Where the partitions of an executor go that is lost or leaving: to hosts that have their state.

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.access_patterns import Choice
@@ -102,6 +103,19 @@ def root_of(query: StreamingQuery) -> Root:
     known = operators(plan_of(query))
     place = known[0].place if known else Place()
     return place.root(execution(query).resolvedCheckpointRoot(), str(query.id))
+
+
+def goes_on(query: StreamingQuery, context: Any) -> bool:
+    """Whether a query is active, and its context in the JVM, too: when that is stopped, Spark does not end an idle query."""
+    try:
+        return bool(query.isActive and not context.isStopped())
+    except (Py4JError, OSError):  # the JVM has gone
+        return False
+
+
+def context_of(query: StreamingQuery) -> Any:
+    """On the driver: the `SparkContext` of a query, an object of the JVM."""
+    return execution(query).sparkSessionForStream().sparkContext()
 
 
 def execution(query: StreamingQuery) -> Any:

@@ -37,10 +37,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.errors import InvalidArgument
+from forebay.errors import InvalidArgument, told
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.coordinator import Coordinator
 from forebay.spark.driver.executors import Executor, Executors
@@ -78,7 +77,7 @@ class Steering:
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         self._execution = queries.execution(query)
-        self._context = self._execution.sparkSessionForStream().sparkContext()
+        self._context = queries.context_of(query)
         self._executors = Executors(self._context)
         self._coordinator = Coordinator(query, self._execution)
         self._lock = threading.RLock()  # of the four that follow
@@ -93,6 +92,11 @@ class Steering:
         self._going: threading.Thread | None = None
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the query is active, and the application, too."""
+        return queries.goes_on(self._query, self._context)
 
     def executors(self) -> list[Executor]:
         """The executors that are alive, by number. One that has just come is left out until Spark knows its port."""
@@ -245,7 +249,7 @@ class Steering:
         failed = False
         while not self._closed.wait(0.0 if present is None and not failed else _PACE):
             try:
-                if not self._query.isActive:
+                if not self.goes_on:
                     return
                 if present is None:
                     batch, present = self.batch, self._executors.staying()
@@ -256,10 +260,10 @@ class Steering:
                 self._tell(begun=batch != before)
                 failed = False
             except Exception as error:  # whatever it is, the thread goes on: there is no other one
-                if SparkContext._active_spark_context is None:
+                if not self.goes_on:
                     return
                 if not failed:  # it is tried again, and said once
-                    _log.warning("forebay could not look for lost executors: %s", error)
+                    _log.warning("forebay could not look for lost executors: %s", told(error))
                 failed = True
 
     def _noticed(self, present: Mapping[str, Executor]) -> Mapping[str, Executor]:
