@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.access_patterns import Choice
@@ -109,8 +110,8 @@ def goes_on(query: StreamingQuery, context: Any) -> bool:
     """Whether a query is active, and its context in the JVM, too: when that is stopped, Spark does not end an idle query."""
     try:
         return bool(query.isActive and not context.isStopped())
-    except (Py4JError, OSError):  # the JVM has gone
-        return False
+    except (Py4JError, OSError):  # the JVM may have gone
+        return SparkContext._active_spark_context is not None
 
 
 def context_of(query: StreamingQuery) -> Any:
