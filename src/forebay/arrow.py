@@ -42,8 +42,8 @@ def of(values: pl.Series | pl.DataFrame) -> pa.Array | pa.Table:
 def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None, *, without: Container[str] = ()) -> pa.RecordBatch:
     """A frame with rows as one record batch, of exactly ``schema`` if there is one, and without some columns.
 
-    Dropping a column of few rows would take polars a millisecond of a task. Arrow raises where a column's values are too
-    large for one array: texts of more than 2 GB.
+    Arrow leaves a column out at once, where polars makes a plan and runs it, which counts where rows are few. Arrow raises
+    where a column's values are too large for one array: texts of more than 2 GB.
 
     Examples
     --------

@@ -80,17 +80,3 @@ class HandoverError(ForebayError):
 
     Operator action: none for the query. The message says what stood in the way; then the handover can be asked for again.
     """
-
-
-def told(error: BaseException) -> str:
-    """Internal: what an error says, with its type if it is none of ours, without the stack trace that one of the JVM has.
-
-    Examples
-    --------
-    >>> told(HandoverError("the query has ended")), told(KeyError(3))
-    ('the query has ended', 'KeyError: 3')
-    """
-    if isinstance(error, ForebayError):
-        return str(error)
-    said, *trace = str(error).split("\n\tat ", 1)
-    return f"{type(error).__name__}: {' '.join(said.split()) if trace else said}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.errors import HandoverError, InvalidArgument, told
+from forebay.errors import HandoverError, InvalidArgument
 from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import spread
 from forebay.spark.driver import metrics, replicas
@@ -224,7 +224,7 @@ class Handover:
                     with handed.step("microBatch"):
                         self._transfer.switch(moving, patience)
         except Exception as error:
-            why = told(error)
+            why = queries.text_of(error)
             self._records.add(replace(handed, failed=why, ended=time.time()))
             raise error if isinstance(error, HandoverError) else HandoverError(why) from error
         handed = replace(handed, seconds={**handed.seconds, **opening.seconds()}, ended=time.time())
@@ -333,11 +333,7 @@ _lock = threading.Lock()
 def _numbers(partitions: int | Iterable[int]) -> list[int]:
     """The partitions that are to move; numbers of numpy are numbers, too."""
     try:
-        return [operator.index(partitions)]  # type: ignore[arg-type]
-    except TypeError:
-        pass
-    try:
-        return [operator.index(each) for each in partitions]  # type: ignore[union-attr]
+        return [operator.index(each) for each in (partitions if isinstance(partitions, Iterable) else [partitions])]
     except TypeError:
         raise InvalidArgument(
             f"move() got the partitions {partitions!r}; they are a whole number, or several: move([0, 1], executor)"

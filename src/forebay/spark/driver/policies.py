@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from forebay.errors import ForebayError, told
+from forebay.errors import ForebayError
 from forebay.replication.hostnames import address_of
 from forebay.replication.spreading import best_move
 from forebay.spark.driver import metrics
@@ -22,6 +22,7 @@ from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handover import Handover
 from forebay.spark.driver.levelling import SLOW, Levelling, measured
 from forebay.spark.driver.newcomers import Newcomers
+from forebay.spark.driver.query import text_of
 from forebay.state import cluster
 from forebay.state.places import Root
 
@@ -163,7 +164,7 @@ class Policies:
     def _warn(self, error: Exception, what: str, *about: object) -> None:
         """Say what has failed, unless that is because the query has ended."""
         if self._steering.goes_on:
-            _log.warning(f"{what}: %s", *about, told(error))
+            _log.warning(f"{what}: %s", *about, text_of(error))
 
     def _joined(self, executor: Executor) -> None:
         """Have an executor claimed before Spark gives it tasks of a micro-batch; its share comes later."""
@@ -173,7 +174,7 @@ class Policies:
         try:
             self._steering.claim(executor)
         except Exception as error:  # as when it is lost meanwhile
-            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, told(error))
+            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, text_of(error))
 
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
         """Where the partitions of an executor go that is lost or leaving: to hosts that have their state.

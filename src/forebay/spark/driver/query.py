@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
 from forebay.access_patterns import Choice
-from forebay.errors import InvalidArgument
+from forebay.errors import ForebayError, InvalidArgument
 from forebay.spark.worker.clock import Clock
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout
@@ -112,6 +112,20 @@ def goes_on(query: StreamingQuery, context: Any) -> bool:
         return bool(query.isActive and not context.isStopped())
     except (Py4JError, OSError):  # the JVM may have gone
         return SparkContext._active_spark_context is not None
+
+
+def text_of(error: Exception) -> str:
+    """What an error says, with its type if it is none of ours, without the stack trace that one of the JVM has.
+
+    Examples
+    --------
+    >>> text_of(InvalidArgument("there is no such partition")), text_of(KeyError(3))
+    ('there is no such partition', 'KeyError: 3')
+    """
+    if isinstance(error, ForebayError):
+        return str(error)
+    said, *trace = str(error).split("\n\tat ", 1)
+    return f"{type(error).__name__}: {' '.join(said.split()) if trace else said}"
 
 
 def context_of(query: StreamingQuery) -> Any:

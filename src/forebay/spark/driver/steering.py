@@ -39,7 +39,7 @@ from dataclasses import replace
 
 from pyspark.sql.streaming import StreamingQuery
 
-from forebay.errors import InvalidArgument, told
+from forebay.errors import InvalidArgument
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.coordinator import Coordinator
 from forebay.spark.driver.executors import Executor, Executors
@@ -263,7 +263,7 @@ class Steering:
                 if not self.goes_on:
                     return
                 if not failed:  # it is tried again, and said once
-                    _log.warning("forebay could not look for lost executors: %s", told(error))
+                    _log.warning("forebay could not look for lost executors: %s", queries.text_of(error))
                 failed = True
 
     def _noticed(self, present: Mapping[str, Executor]) -> Mapping[str, Executor]:

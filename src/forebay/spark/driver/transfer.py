@@ -109,7 +109,7 @@ class Transfer:
             )
 
     def _check(self, deadline: float, otherwise: str) -> None:
-        if not self._query.isActive:
+        if not self._steering.goes_on:
             raise HandoverError("the query has ended")
         if time.monotonic() > deadline:
             raise HandoverError(f"{otherwise} in time. The query goes on as it was; ask again with a longer timeout.")
