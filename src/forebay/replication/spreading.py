@@ -37,6 +37,9 @@ def spread(
     --------
     >>> spread({0: "a", 1: "a", 2: "a", 3: "a"}, {"a": 1, "b": 1}, {3: ["b"]}, dict.fromkeys(range(4), 1.0))
     {3: 'b', 0: 'b'}
+    >>> weights = dict.fromkeys(range(4), 1.0)
+    >>> spread(dict.fromkeys(range(4), "b"), dict.fromkeys("abc", 1), dict.fromkeys(range(4), "a"), weights)
+    {0: 'a', 1: 'c'}
     >>> spread({0: "gone", 1: "b"}, {"a": 1, "b": 1}, {0: ["b"]}, {0: 1.0, 1: 1.0}, level=False)
     {0: 'b'}
     >>> spread({0: "a", 1: "b"}, {"a": 1, "b": 1}, {}, {0: 1.0, 1: 1.0})
@@ -72,11 +75,12 @@ def best_move(
     weights: Mapping[int, float],
     *,
     near_first: bool = False,
-    least_gain: float = 0.1,
+    least_gain: float = 0.0,
 ) -> tuple[int, str] | None:
-    """The partition of the busiest executor that makes the busier of two the least busy, and who takes it.
+    """The partition that makes the busier of two executors the least busy, and who takes it from the busiest that has some.
 
-    Of moves that are as good one counts that needs no copy of the state; with ``near_first`` it does before any other.
+    Of moves that are as good one to the least busy target counts, and of these one that needs no copy of the state; with
+    ``near_first`` the latter counts before all else.
 
     Parameters
     ----------
@@ -89,7 +93,7 @@ def best_move(
     near_first : bool
         Whether it is to be soon, rather than as good as it can be.
     least_gain : float
-        A move is not worth it that makes the busiest executor less busy by a smaller share.
+        A move is not worth it that makes the busiest executor less busy by a smaller share, or by none.
 
     Returns
     -------
@@ -104,18 +108,18 @@ def best_move(
     >>> best_move({0: "a", 1: "a"}, load, cores, {0: ["c"]}, weights, near_first=True)
     (0, 'c')
     """
-    if not load:
+    having = load.keys() & here.values()
+    if not having:
         return None
-    busiest = max(load, key=load.__getitem__)
+    busiest = max((executor for executor in load if executor in having), key=load.__getitem__)
     found = []
     for partition in (partition for partition, executor in here.items() if executor == busiest):
         for target in load:
-            after = max(
-                load[busiest] - weights[partition] / cores[busiest], load[target] + weights[partition] / cores[target]
-            )
-            if target != busiest and after < load[busiest] * (1 - least_gain):
-                order = (round(after, 9), target not in near.get(partition, ()))
-                found.append((order[::-1] if near_first else order, partition, target))
+            taker = load[target] + weights[partition] / cores[target]
+            after = round(max(load[busiest] - weights[partition] / cores[busiest], taker), 9)
+            if target != busiest and after < round(load[busiest] * (1 - least_gain), 9):
+                far, good = target not in near.get(partition, ()), (after, round(taker, 9))
+                found.append(((far, *good) if near_first else (*good, far), partition, target))
     if not found:
         return None
     _, partition, target = min(found)
