@@ -9,7 +9,7 @@ import pytest
 from forebay.errors import HandoverError
 from forebay.spark.driver import metrics, newcomers
 from forebay.spark.driver.executors import Executor
-from forebay.spark.driver.levelling import Levelling, measured
+from forebay.spark.driver.levelling import Levelling, Work, measured, relieving
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.policies import SCALE_OUT, Policies
 from forebay.spark.driver.tally import Worked
@@ -367,6 +367,22 @@ def test_a_single_partition_is_slow_if_it_was_not_before(loaded, before):
     works(loaded, 2, (before, 300, 300, 300), rows)
     works(loaded, 2, (9000, 300, 300, 300), rows)
     assert [placement for _, placement in loaded.asked] == ([{0: "3"}] if before == 300 else [])
+
+
+@pytest.mark.parametrize("partitions", [4, 8, 16, 40])
+@pytest.mark.parametrize("near", [(), "c", "bc", "a"])
+def test_as_many_partitions_move_as_it_takes(partitions, near):
+    """Each of them alone would make a difference that is not worth a handover."""
+    here = {partition: "abac"[partition % 4] for partition in range(partitions)}
+    times = dict.fromkeys(here, 100)
+    loads = {each: 100 * sum(at == each for at in here.values()) for each in "abc"}
+    holders = {partition: {near[partition // 4 % len(near)]} if near else set() for partition in here}
+    moves = relieving(Work(here, loads, times, times, times), holders)
+    assert all(here[partition] == "a" for partition in moves)
+    assert near not in {"c", "bc"} or all(target in holders[partition] for partition, target in moves.items())
+    least, *_, most = sorted(sum(at == each for at in (here | moves).values()) for each in "abc")
+    assert most <= (least + 1 if partitions == 4 else 1.5 * least)
+    assert len(moves) <= max(1, partitions // 6)
 
 
 def levelled(here, times, rows, executors):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 
 def spread(
@@ -56,74 +56,69 @@ def spread(
             chosen = min(choices, key=lambda executor: load[executor] + weights[partition] / cores[executor])
             here[partition] = moves[partition] = chosen
             load[chosen] += weights[partition] / cores[chosen]
-    for _ in range(len(placement) if level else 0):
-        step = best_move({each: at for each, at in here.items() if each not in moves}, load, cores, near, weights)
-        if step is None:
-            break
-        partition, target = step
-        load[here[partition]] -= weights[partition] / cores[here[partition]]
-        load[target] += weights[partition] / cores[target]
-        here[partition] = moves[partition] = target
+    if level:
+        staying = {partition: executor for partition, executor in here.items() if partition not in moves}
+        moves.update(best_moves(staying, load, cores, near, weights))
     return moves
 
 
-def best_move(
-    here: Mapping[int, str | None],
-    load: Mapping[str, float],
+def best_moves(
+    here: Mapping[int, str],
+    load: dict[str, float],
     cores: Mapping[str, int],
     near: Mapping[int, Collection[str]],
     weights: Mapping[int, float],
     *,
-    near_first: bool = False,
-    least_gain: float = 0.0,
-) -> tuple[int, str] | None:
-    """The partition that makes the busier of two executors the least busy, and who takes it from the busiest that has some.
+    only_near: bool = False,
+) -> Iterator[tuple[int, str]]:
+    """One move after the other, each from the busiest executor that has some, until none makes a difference.
 
-    Of moves that are as good one to the least busy target counts, and of these one that needs no copy of the state; with
-    ``near_first`` the latter counts before all else.
+    Each is the one that makes the busier of two executors the least busy; of such moves one to the least busy target, and
+    of these one that needs no copy of the state.
 
     Parameters
     ----------
     here : mapping
-        The executors of the partitions that may move.
-    load : mapping
-        The work that each executor has, for each of its cores.
+        The executors of the partitions that may move, each of them once.
+    load : dict
+        The work that each executor has, for each of its cores. It follows the moves.
     cores, near, weights : mapping
         As `spread` takes them.
-    near_first : bool
-        Whether it is to be soon, rather than as good as it can be.
-    least_gain : float
-        A move is not worth it that makes the busiest executor less busy by a smaller share, or by none.
+    only_near : bool
+        Whether only moves count that need no copy of the state.
 
-    Returns
-    -------
-    tuple of int and str, or None
-        None if no move makes a difference.
+    Yields
+    ------
+    tuple of int and str
+        The partition, and its new executor.
 
     Examples
     --------
     >>> load, cores, weights = {"a": 9.0, "b": 1.0, "c": 2.0}, dict.fromkeys("abc", 1), {0: 4.0, 1: 5.0}
-    >>> best_move({0: "a", 1: "a"}, load, cores, {0: ["c"]}, weights)
-    (0, 'b')
-    >>> best_move({0: "a", 1: "a"}, load, cores, {0: ["c"]}, weights, near_first=True)
-    (0, 'c')
+    >>> list(best_moves({0: "a", 1: "a"}, dict(load), cores, {0: ["c"]}, weights))
+    [(0, 'b')]
+    >>> list(best_moves({0: "a", 1: "a"}, dict(load), cores, {0: ["c"]}, weights, only_near=True))
+    [(0, 'c')]
     """
-    having = load.keys() & here.values()
-    if not having:
-        return None
-    busiest = max((executor for executor in load if executor in having), key=load.__getitem__)
-    found = []
-    for partition in (partition for partition, executor in here.items() if executor == busiest):
-        for target in load:
-            taker = load[target] + weights[partition] / cores[target]
-            after = round(max(load[busiest] - weights[partition] / cores[busiest], taker), 9)
-            if target != busiest and after < round(load[busiest] * (1 - least_gain), 9):
-                far, good = target not in near.get(partition, ()), (after, round(taker, 9))
-                found.append(((far, *good) if near_first else (*good, far), partition, target))
-    if not found:
-        return None
-    _, partition, target = min(found)
-    return partition, target
+    staying = dict(here)
+    while having := load.keys() & staying.values():
+        busiest = max(sorted(having), key=load.__getitem__)
+        found = []
+        for partition in [partition for partition, executor in staying.items() if executor == busiest]:
+            having_it = near.get(partition, ())
+            for target in [each for each in load if each in having_it or not only_near]:
+                takes = load[target] + weights[partition] / cores[target]
+                after = max(load[busiest] - weights[partition] / cores[busiest], takes)
+                if round(after, 9) < round(load[busiest], 9):
+                    found.append((round(after, 9), round(takes, 9), target not in having_it, partition, target))
+        if found:
+            *_, partition, target = min(found)
+            load[busiest] -= weights[partition] / cores[busiest]
+            load[target] += weights[partition] / cores[target]
+            del staying[partition]
+            yield partition, target
+        else:  # others may still give some to each other
+            staying = {partition: executor for partition, executor in staying.items() if executor != busiest}
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from forebay.replication.spreading import covered
+from forebay.replication.spreading import best_moves, covered
 from forebay.spark.driver.tally import Worked
 from forebay.spark.worker.vnodes import partition_of
 
@@ -26,6 +26,9 @@ LEAST_LOAD, LEAST_SHARE = 100.0, 0.25
 """An executor is not overloaded while it works for fewer milliseconds in a micro-batch, or for a smaller share of it: with
 less to do there it would hardly make micro-batches shorter, and a handover makes one longer. One that may be slow makes them
 longer with all else that it does, so its share is that of what they last without it."""
+
+LEAST_GAIN = 0.25
+"""Partitions are handed over if that takes away at least such a share of the work of the executor that has most."""
 
 Placement = Mapping[int, str | None]
 
@@ -63,8 +66,7 @@ class Work:
     @property
     def excess(self) -> float:
         """For how many times as long as the others on average the busiest executor has worked."""
-        most = self.load[self.busiest]
-        return most / max((sum(self.load.values()) - most) / (len(self.load) - 1), 1.0)
+        return _excess(self.load, self.busiest)
 
     @property
     def paces(self) -> dict[int, float]:
@@ -115,6 +117,49 @@ def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Plac
         found.rows.update({partition: sum(each.rows for each in own[partition]) for partition in mine})
         found.work.update({partition: found.load[executor] * alone[partition] / together for partition in mine if together})
     return found
+
+
+def relieving(work: Work, near: Mapping[int, Collection[str]]) -> dict[int, str]:
+    """The partitions that the busiest executor gives to others, as many as it takes until it is not overloaded.
+
+    They go to executors that have their state, if that is enough to gain `LEAST_GAIN`.
+
+    Parameters
+    ----------
+    work : Work
+        What there was to do.
+    near : mapping
+        The executors that have a partition's state on their hosts.
+
+    Returns
+    -------
+    dict
+        The new executors of the partitions that move; none if too little is gained whatever moves.
+
+    Examples
+    --------
+    >>> here, times = dict(enumerate("aaaaaabbcc")), dict.fromkeys(range(10), 100.0)
+    >>> work = Work(here, {"a": 600.0, "b": 200.0, "c": 200.0}, times, times, times)
+    >>> relieving(work, {}), relieving(work, {4: ["c"], 5: ["c"]})
+    ({0: 'b', 1: 'c'}, {4: 'c', 5: 'c'})
+    """
+    busiest = work.busiest
+    mine = dict.fromkeys(_at(busiest, work.here), busiest)
+    for only_near in (True, False):
+        load, moves, gain = dict(work.load), dict[int, str](), 0.0
+        for partition, target in best_moves(mine, load, dict.fromkeys(load, 1), near, work.work, only_near=only_near):
+            moves[partition] = target
+            gain = 1 - max(load[each] for each in (busiest, *moves.values())) / work.load[busiest]
+            if gain >= LEAST_GAIN and _excess(load, busiest) <= OVERLOADED:
+                break
+        if gain >= LEAST_GAIN:
+            return moves
+    return {}
+
+
+def _excess(load: Mapping[str, float], executor: str) -> float:
+    """For how many times as long as the others on average an executor works."""
+    return load[executor] / max((sum(load.values()) - load[executor]) / (len(load) - 1), 1.0)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from typing import Any
 
 from forebay.errors import ForebayError
 from forebay.replication.hostnames import address_of
-from forebay.replication.spreading import best_move
 from forebay.spark.driver import metrics
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handover import Handover
-from forebay.spark.driver.levelling import SLOW, Levelling, measured
+from forebay.spark.driver.levelling import SLOW, Levelling, measured, relieving
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.spark.driver.query import text_of
 from forebay.state import cluster
@@ -36,9 +35,6 @@ ENLISTED_SECONDS = 600.0
 
 PUBLISHED_SECONDS = 5.0
 """What is shown to people is so old at most."""
-
-LEAST_GAIN = 0.25
-"""A partition is handed over if that takes away at least such a share of the work of the executor that has most."""
 
 _log = logging.getLogger("forebay")
 
@@ -208,21 +204,19 @@ class Policies:
             self._overloads.rest(batch, here)
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
-        near, load = self._handover.near(executors), overload.work.load
-        cores, weights = dict.fromkeys(load, 1), overload.work.work
-        move = best_move(here, load, cores, near, weights, near_first=True, least_gain=LEAST_GAIN)
-        if move is not None:
+        moves = relieving(overload.work, self._handover.near(executors))
+        if moves:
             _log.info(
-                "partition %d is to go to the executor %s: the executor %s worked for %.1f times as long as the others on "
-                "average (seconds of executors %s, of partitions %s)",
-                *move,
+                "the executor %s worked for %.1f times as long as the others on average (seconds of executors %s, of "
+                "partitions %s), so partitions go to other executors: %s",
                 overload.executor,
                 overload.work.excess,
-                _seconds(load),
-                _seconds(weights),
+                _seconds(overload.work.load),
+                _seconds(overload.work.work),
+                moves,
             )
-            self._overloads.rest(batch, [move[0]])
-            self._levelling = _in_background(lambda: self._hand(LEVELLING, dict([move])))
+            self._overloads.rest(batch, moves)
+            self._levelling = _in_background(lambda: self._hand(LEVELLING, moves))
 
     def _dismiss(self, executor: str, here: Mapping[int, str | None], executors: list[Executor]) -> None:
         """Give what a slow executor has to others. It is as one that will join later: it may be slow for some time only."""
