@@ -299,10 +299,22 @@ def test_after_a_handover_only_what_was_measured_since_tells_what_to_do(loaded):
 
 
 def test_a_micro_batch_of_another_kind_begins_the_count_anew(loaded):
+    loaded.executors.remove("3")
     for _ in range(5):
         works(loaded, 1, (4000, 4000, 1000, 1000))
-        works(loaded, 1, (1, 1, 1, 1))
+        works(loaded, 1, (1000, 1000, 900, 900))
     assert loaded.asked == []
+    works(loaded, 2, (4000, 4000, 1000, 1000))
+    assert len(loaded.asked) == 1
+
+
+@pytest.mark.parametrize(("quiet", "found"), [(1, 1), (9, 1), (10, 0)])
+def test_micro_batches_with_little_to_do_say_nothing_until_they_are_many(loaded, quiet, found):
+    """Windows fire in the micro-batches without rows that follow those with rows, or once in a few."""
+    for _ in range(2):
+        works(loaded, quiet, (1, 1, 1, 1))
+        works(loaded, 1, (4000, 4000, 1000, 1000))
+    assert len(loaded.asked) == found
 
 
 def test_an_overloaded_executor_is_relieved_while_another_one_is_brought_up(loaded):

@@ -30,6 +30,10 @@ longer with all else that it does, so its share is that of what they last withou
 LEAST_GAIN = 0.25
 """Partitions are handed over if that takes away at least such a share of the work of the executor that has most."""
 
+QUIET = 10
+"""After so many micro-batches with little to do, one after the other, what was seen is forgotten. Fewer say nothing: Spark has
+one without rows after each one with rows, and windows fire in some of them."""
+
 Placement = Mapping[int, str | None]
 
 
@@ -203,6 +207,7 @@ class Levelling:
         self._lasts = math.inf
         self._grown: dict[str | None, int] = {}
         self._rested = -1
+        self._quiet = 0
 
     def take(self, batch: int, work: Work, lasted: float = 0.0) -> Overload | None:
         """Take what there was to do in a micro-batch that lasted so many milliseconds; what is to be done, if it is time.
@@ -213,13 +218,13 @@ class Levelling:
         if self._have_moved(batch, work.here, busiest):
             return None
         weight, load = min(work.excess / OVERLOADED, PATIENCE - 1), work.load[work.busiest]
-        calm = weight <= 1.0 or load <= LEAST_LOAD
-        self._usual |= {each: pace for each, pace in work.paces.items() if calm or work.here[each] != work.busiest}
-        usually = self._usually(work, lasted)
-        light = calm or load <= LEAST_SHARE * usually
-        if light or busiest != work.busiest:
+        calm, idle = weight <= 1.0, load <= LEAST_LOAD
+        self._usual |= {each: pace for each, pace in work.paces.items() if calm or idle or work.here[each] != work.busiest}
+        little = idle or load <= LEAST_SHARE * self._usually(work, lasted)
+        self._quiet = self._quiet + 1 if little else 0
+        if not little and (calm or busiest != work.busiest) or self._quiet >= QUIET:
             self._forget()
-        if light:
+        if calm or little:
             return None
         self._weight += weight
         firm = load > LEAST_SHARE * lasted and (batch >= self._rested or weight > LEAST_AT_REST)

@@ -94,8 +94,8 @@ class Transfer:
             progress = self._query.lastProgress
             if progress is not None and told is not None and progress["batchId"] > told:
                 break
-            if self._query.status["isTriggerActive"]:
-                idle = time.monotonic() + _IDLE_SECONDS
+            if progress is None or told is None or progress["batchId"] < (self._steering.batch or 0):
+                idle = time.monotonic() + _IDLE_SECONDS  # a trigger that finds no rows does not count
             elif time.monotonic() > idle:
                 return
             self._check(deadline, "no micro-batch has ended since Spark was told")
