@@ -31,8 +31,8 @@ LEAST_GAIN = 0.25
 """Partitions are handed over if that takes away at least such a share of the work of the executor that has most."""
 
 QUIET = 10
-"""After so many micro-batches with little to do, one after the other, what was seen is forgotten. Fewer say nothing: Spark has
-one without rows after each one with rows, and windows fire in some of them."""
+"""After so many micro-batches with little to do, one after the other, what was seen is forgotten. Fewer say nothing: Spark
+has one without rows after each one with rows, and windows fire in some of them."""
 
 Placement = Mapping[int, str | None]
 
@@ -222,7 +222,7 @@ class Levelling:
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or idle or work.here[each] != work.busiest}
         little = idle or load <= LEAST_SHARE * self._usually(work, lasted)
         self._quiet = self._quiet + 1 if little else 0
-        if not little and (calm or busiest != work.busiest) or self._quiet >= QUIET:
+        if (not little and (calm or busiest != work.busiest)) or self._quiet >= QUIET:
             self._forget()
         if calm or little:
             return None
