@@ -31,8 +31,8 @@ class Handovers:
     def near(self, executors):
         return {}
 
-    def balanced(self):
-        return dict(enumerate(self.executors))
+    def balanced(self, *, without=()):
+        return {place: each for place, each in enumerate(self.executors) if each not in without}
 
     def hosts(self):
         return {f"127.0.0.{each}" for each in self.agents}
@@ -205,7 +205,7 @@ class Loaded(Handovers):
 
     def ends(self, work, lasted=0):
         """A micro-batch has ended after so many milliseconds."""
-        durations = {"triggerExecution": lasted}
+        durations = {"triggerExecution": lasted, "addBatch": lasted}
         self.query.lastProgress, self.work = {"batchId": self.batch + 1, "durationMs": durations}, work
         self.policies._look()
         if self.policies._levelling is not None:
@@ -315,6 +315,34 @@ def test_micro_batches_with_little_to_do_say_nothing_until_they_are_many(loaded,
         works(loaded, quiet, (1, 1, 1, 1))
         works(loaded, 1, (4000, 4000, 1000, 1000))
     assert len(loaded.asked) == found
+
+
+def test_what_spark_says_when_there_were_no_rows_for_some_time_is_not_taken_for_a_micro_batch(loaded):
+    """It has the number of the one that is to come."""
+    for _ in range(2):
+        works(loaded, 1, (4000, 4000, 1000, 1000))
+        ended, loaded.work = loaded.query.lastProgress, {}
+        loaded.query.lastProgress = {"batchId": loaded.batch + 1, "durationMs": {"triggerExecution": 3}}
+        loaded.policies._look()
+        loaded.query.lastProgress = ended
+    assert len(loaded.asked) == 1
+
+
+def test_a_scale_out_goes_on_at_once_without_an_executor_that_has_gone(handovers, look):
+    handovers.executors += ["3", "4"]
+    handovers.broken = {"4"}
+    hand = handovers.hand
+
+    def gone(reason, placement):
+        handovers.executors.remove("4")
+        handovers.hand = hand
+        hand(reason, placement)
+
+    handovers.hand = gone
+    look()
+    look()
+    assert [{"3"} <= each for each in handovers.asked] == [True, True]
+    assert "4" not in handovers.asked[1]
 
 
 def test_an_overloaded_executor_is_relieved_while_another_one_is_brought_up(loaded):

@@ -53,6 +53,16 @@ def test_who_makes_versions_uploads_what_others_have_told_of_first():
     assert uploaders({"a": maker, "c": replica(8, "0000000b", own=True)} | told) == {"c"}
 
 
+def test_a_version_that_is_the_first_for_some_time_is_waited_for():
+    now = time.monotonic()
+    old, new = now - 10 * STUCK_SECONDS, now - STUCK_SECONDS / 2
+    mine = replica(7, since=old)
+    assert not is_stuck(mine, {"a": replica(8, own=True, since=new), "b": mine})
+    assert is_stuck(mine, {"a": replica(8, own=True, since=old), "b": mine})
+    assert is_stuck(mine, {"a": replica(9, own=True, since=new), "b": mine})
+    assert uploaders({"a": replace(mine, own=True), "b": replica(8, since=new)}) == set()
+
+
 @pytest.mark.parametrize(
     ("held", "lag", "keeps_up"),
     [

@@ -662,6 +662,58 @@ def test_replicas_change_hosts_when_partitions_have_gone_where_they_should(monke
         service.shutdown()
 
 
+def test_what_a_host_has_copied_for_a_handover_is_there_when_it_is_tried_again(monkeypatch):
+    monkeypatch.setattr(manager, "_PLANNED_SECONDS", 0.0)
+    instance, service = f"{QUERY}/{LAYOUT}/0-00000000", manager.Manager("127.0.0.1", "a secret", 1)
+
+    def dropped(free=1 << 40):
+        for host, number in ("a", 20), ("b", 20), ("c", 5):
+            held = {instance: [f"{number:012}-00000000", 1000, number, host == "a", True]}
+            found = service._beat(host, f"{host}:1", held, {}, 0, 0, {}, free if host == "c" else 1 << 40)["dropped"]
+        return found
+
+    try:
+        service.register(QUERY, lambda vnode: vnode, None)
+        dropped()
+        assert dropped() == []
+        assert dropped(free=100) == [instance]
+        monkeypatch.setattr(manager, "_KEPT_SECONDS", 0.0)
+        assert dropped() == [instance]
+    finally:
+        service.shutdown()
+
+
+def test_replicas_are_made_while_hosts_are_lost_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(manager, "_PLANNED_SECONDS", 0.0)
+    now, service = [0.0], manager.Manager("127.0.0.1", "a secret", 1)
+    monkeypatch.setattr(manager.time, "monotonic", lambda: now[0])
+    instance, wanted = f"{QUERY}/{LAYOUT}/0-00000000", 0
+    try:
+        service.register(QUERY, lambda vnode: vnode, None)
+        for now[0] in range(300):
+            others = (f"{now[0] // 14}", f"{now[0] // 14 + 1}")  # one goes, and one comes
+            for host in ("a", *others):
+                held = {instance: [f"{now[0]:012}-00000000", 1000, now[0], True, True]} if host == "a" else {}
+                found = service._beat(host, f"{host}:1", held, {}, 0, 0, {}, 1 << 40)["wanted"]
+                wanted += len(found) if now[0] > 100 else 0
+        assert wanted > 0
+    finally:
+        service.shutdown()
+
+
+def test_hosts_are_asked_to_keep_replicas_in_turn_before_any_has_told_what_it_holds():
+    service = manager.Manager("127.0.0.1", "a secret", 1)
+    try:
+        service.register(QUERY, lambda vnode: vnode, None)
+        for host in "abcd":
+            service._beat(host, f"{host}:1", {}, {}, 0, 0, {}, 1 << 40)
+        names = [f"{QUERY}/{LAYOUT}/{vnode}-00000000" for vnode in range(24)]
+        chosen = [service._group(name, f"{'abcd'[i % 4]}:1", "abcd"[i % 4])["members"][0] for i, name in enumerate(names)]
+        assert sorted(chosen.count(f"{host}:1") for host in "abcd") == [6, 6, 6, 6]
+    finally:
+        service.shutdown()
+
+
 def test_replicas_of_hosts_that_begin_together_are_spread_over_them_at_once(monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr(manager, "_PLANNED_SECONDS", 0.0)

@@ -152,5 +152,9 @@ def behind(mine: Replica | None, held: Holders) -> int:
 
 
 def is_stuck(mine: Replica, held: Holders) -> bool:
-    """Whether a host has missed a version, and not only not said yet that it has it."""
-    return behind(mine, held) > 0 and time.monotonic() - mine.since > STUCK_SECONDS
+    """Whether a host has missed a version, and not only not said yet that it has it.
+
+    That one version is newer says so when it has been known for as long: it may be the first for some time.
+    """
+    missed, until = behind(mine, held), time.monotonic() - STUCK_SECONDS
+    return missed > 0 and mine.since < until and (missed > 1 or held[newest(held)].since < until)

@@ -16,8 +16,12 @@ LOST_SECONDS = 5.0
 SHUNNED_SECONDS = 25.0
 """A host that could not take a version gets no new replicas for so long. In that time hosts try it once more."""
 
-PATIENT_SECONDS = 30.0
-"""It loses those that it keeps only then, and if it could not take another version meanwhile."""
+PATIENT_SECONDS, TRIES = 30.0, 3
+"""It loses those that it keeps after so long, if it could not take another version meanwhile, or when it could not take so
+many of them, one after the other: commits may be minutes apart. Then it is shunned for twice as long each time,"""
+
+REMEMBERED_SECONDS = 600.0
+"""up to so long, for which tries are remembered, too."""
 
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
@@ -55,6 +59,8 @@ class Hosts(Mapping[str, Host]):
         self._known: dict[str, Host] = {}
         self._failures: dict[str, tuple[float, float]] = {}
         """Of hosts that could not take a version: since when, and until when that counts."""
+        self._tries: dict[str, tuple[int, float]] = {}
+        """How many versions a host could not take, and when that was last."""
         self._looked = self._heard = 0.0
         self.began = float("inf")
 
@@ -105,7 +111,11 @@ class Hosts(Mapping[str, Host]):
             _log.warning("the host %s gets no new replicas for a while: %s", self[address].name, reason)
         since, _ = self._failures.get(address, (now, now))
         if since == now or now - since >= AVOIDED_SECONDS:  # what fails meanwhile had begun before
-            self._failures[address] = since, now + SHUNNED_SECONDS
+            tries, last = self._tries.get(address, (0, now - AVOIDED_SECONDS))
+            tries = min(tries + 1, 10) if now - last >= AVOIDED_SECONDS else tries
+            seconds = SHUNNED_SECONDS * 2.0 ** max(0, tries - TRIES + 1)
+            self._failures[address] = since, now + min(seconds, REMEMBERED_SECONDS)
+            self._tries[address] = tries, now
 
     def failed(self, address: str) -> bool:
         """Whether a host could not take a version of late."""
@@ -129,6 +139,7 @@ class Hosts(Mapping[str, Host]):
     def forget_failures(self, now: float) -> None:
         """Forget what was long enough ago."""
         self._failures = {address: times for address, times in self._failures.items() if times[1] > now}
+        self._tries = {address: tries for address, tries in self._tries.items() if now - tries[1] < REMEMBERED_SECONDS}
 
     def able(self) -> list[str]:
         """Agents that can take replicas."""
@@ -136,11 +147,12 @@ class Hosts(Mapping[str, Host]):
 
     def keeping(self, now: float) -> list[str]:
         """Agents that could not take a version of late, and have not been given up."""
-        return [
+        patient = [
             address
-            for address in self._roomy()
-            if self.failed(address) and now < self._failures[address][0] + PATIENT_SECONDS
+            for address, (since, _) in self._failures.items()
+            if now < since + PATIENT_SECONDS and self._tries[address][0] < TRIES
         ]
+        return [address for address in self._roomy() if address in patient]
 
     def _roomy(self) -> list[str]:
         return [address for address, host in self.items() if host.free >= LEAST_FREE]

@@ -16,8 +16,10 @@ from typing import Any
 
 from forebay.replication import groups
 from forebay.replication.copies import Copies, Lag, Replica, behind, is_stuck, newest, uploaders
+from forebay.replication.delays import Delay
 from forebay.replication.hosts import LOST_SECONDS, Host, Hosts
 from forebay.replication.protocol import Service
+from forebay.replication.pulls import AT_ONCE
 from forebay.replication.queries import ArchivePlace, Queries, Unit
 from forebay.replication.units import Units
 
@@ -31,8 +33,10 @@ STARTING_SECONDS = 15.0
 """But hosts that come so soon after the first one begin with it, while there is little state."""
 
 _PLANNED_SECONDS = 0.5
-_KEPT_VERSIONS = 8
-"""A host that is not in an instance's group drops it when it is so many versions behind."""
+_KEPT_VERSIONS, _KEPT_SECONDS = 8, 900.0
+"""A host that is not in an instance's group drops it when it is so many versions behind, and has got none for so long: a
+handover that was given up is tried again ten minutes later at the latest, and copies only what has changed then. It drops it
+sooner if there is so little room on its disk that it could not take as much again."""
 
 _log = logging.getLogger("forebay")
 
@@ -74,15 +78,24 @@ class Manager(Service):
         Whether versions go to the checkpoint, too.
     advertised : str, optional
         The address by which hosts reach the driver, if it is another one.
+    copying : int
+        Bytes in a second that an agent copies at most while no task waits for them.
     """
 
     def __init__(
-        self, host: str, secret: str, replicas: int, *, uploading: bool = True, advertised: str | None = None
+        self,
+        host: str,
+        secret: str,
+        replicas: int,
+        *,
+        uploading: bool = True,
+        advertised: str | None = None,
+        copying: int = 32 << 20,
     ) -> None:
         super().__init__(host, 0, secret)
         if advertised is not None:
             self.address = f"{advertised}:{self.port}"
-        self.replicas, self._uploading = replicas, uploading
+        self.replicas, self._uploading, self._copying = replicas, uploading, copying
         self._lock = threading.RLock()
         self._hosts = Hosts()
         self._queries = Queries()
@@ -93,7 +106,7 @@ class Manager(Service):
         self._sizes = groups.Sizes[Unit]()
         self._guests: dict[Unit, Counter[str]] = {}
         self._planned = 0.0
-        self._repaired = self._settled = 0.0
+        self._repaired, self._settled = Delay(), Delay()
         self._ending: tuple[float, float] | None = None
         self._lost_some = False
         self._warned = False
@@ -142,7 +155,8 @@ class Manager(Service):
         """Undo `invite`, whether the host is lost by now or not."""
         with self._lock:
             self._guests[query, partition] = self._guests.get((query, partition), Counter()) - Counter([host])
-            self._settled, self._planned = time.monotonic() + SETTLING_SECONDS, 0.0
+            self._settled.begin(time.monotonic(), SETTLING_SECONDS)
+            self._planned = 0.0
 
     def caught_up(self, query: str, partition: int, host: str) -> bool:
         """Whether a host has the partition's state, but for what the last micro-batch has changed."""
@@ -156,6 +170,10 @@ class Manager(Service):
         with self._lock:
             copies = self._units().get((query, partition))
             return 0 if copies is None else copies.lag(self._hosts.address_of(host)).bytes
+
+    def longest(self, query: str, partition: int, host: str) -> float:
+        """The seconds that a host may take for what it is missing of a partition, if nothing else is in the way."""
+        return self.missing(query, partition, host) * AT_ONCE / self._copying
 
     def end(self, seconds: float) -> bool:
         """Have all agents upload what waits and end; whether all that was held is in the checkpoint now."""
@@ -207,7 +225,7 @@ class Manager(Service):
             known = {name: Replica.heard(each, before.get(name), now) for name, each in held.items()}
             is_new = self._hosts.tell(Host(host, address, now, known, free, sent, received, uploading))
             if is_new and now > self._hosts.began + STARTING_SECONDS:
-                self._settled = now + SETTLING_SECONDS
+                self._settled.begin(now, SETTLING_SECONDS)
             for failed, reason in failures.items():
                 self._hosts.fail(failed, reason, now)
             if is_new or failures:
@@ -226,6 +244,8 @@ class Manager(Service):
             origins = self._origins | {unit: address}
             able, keeping = self._hosts.able(), self._hosts.keeping(now)
             chosen = groups.assign(sizes, origins, able, self.replicas, current, keeping=keeping, level=False)
+            self._groups.setdefault(unit, chosen[unit])  # so that the next one, which may ask before this tells, gets others
+            self._origins.setdefault(unit, address)
             return {"members": chosen[unit]}
 
     def _holders(self, instance: str) -> dict[str, Any]:
@@ -284,10 +304,10 @@ class Manager(Service):
         origins = {unit: copies.origin for unit, copies in units.items()}
         current = {unit: self._preferred(unit, copies) for unit, copies in units.items()}
         self._origins = origins
-        level = now >= max(self._repaired, self._settled) and not keeping and not any(self._guests.values())
+        level = now >= max(self._repaired.until, self._settled.until) and not keeping and not any(self._guests.values())
         before = self._targets
         self._targets = groups.assign(sizes, origins, able, self.replicas, current, keeping=keeping, level=level)
-        if now < self._repaired:
+        if now < self._repaired.until:
             self._targets = {
                 unit: [each for each in group if each in current[unit]] for unit, group in self._targets.items()
             }
@@ -321,7 +341,7 @@ class Manager(Service):
         uploading: dict[str, list[str]] = {}
         wanted: list[str] = []
         dropped: list[str] = []
-        units = self._units()
+        units, kept = self._units(), time.monotonic() - _KEPT_SECONDS
         concerned = units.of_host(address).union(unit for unit in units if address in self._groups.get(unit, ()))
         for unit, copies in ((unit, units[unit]) for unit in sorted(concerned)):
             origin, group = copies.origin, self._groups.get(unit, [])
@@ -336,7 +356,12 @@ class Manager(Service):
                 if address == origin or address in group:
                     if mine is None or not mine.complete or is_stuck(mine, held):
                         wanted.append(name)
-                elif mine is not None and served and behind(mine, held) >= _KEPT_VERSIONS:
+                elif (
+                    mine is not None
+                    and served
+                    and behind(mine, held) >= _KEPT_VERSIONS
+                    and (mine.since < kept or self._hosts[address].free < copies.size)
+                ):
                     dropped.append(name)
         return {"groups": sending, "uploading": uploading, "wanted": wanted, "dropped": dropped}
 
@@ -351,7 +376,8 @@ class Manager(Service):
     def _forget_lost(self) -> None:
         now = time.monotonic()
         if self._hosts.forget_lost(now):
-            self._lost_some, self._repaired, self._planned = True, now + REPAIR_SECONDS, 0.0
+            self._repaired.begin(now, REPAIR_SECONDS)
+            self._lost_some, self._planned = True, 0.0
 
     def _forget(self, address: str) -> None:
         self._hosts.forget(address)

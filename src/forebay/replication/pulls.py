@@ -33,7 +33,7 @@ _SLOWEST = 1 << 20
 _TOGETHER = 64 << 20
 """So many bytes are asked for at once: a host whose share of the cores is used up answers late."""
 
-_AT_ONCE = 2
+AT_ONCE = 2
 """So many instances are pulled at the same time."""
 
 _log = logging.getLogger("forebay.agent")
@@ -71,12 +71,12 @@ class Pulls:
         rate: float,
     ) -> None:
         self._holdings, self._peers, self._address = holdings, peers, address
-        self._holders, self._note, self._rate = holders, note, rate / _AT_ONCE
+        self._holders, self._note, self._rate = holders, note, rate / AT_ONCE
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
         self._streams: list[tuple[str, flight.FlightStreamReader]] = []
         self._doubted: list[tuple[str, flight.FlightStreamReader]] = []
-        self._pool = ThreadPoolExecutor(_AT_ONCE, "pull")
+        self._pool = ThreadPoolExecutor(AT_ONCE, "pull")
         self._ended = False
         self.received = 0
         """Bytes so far."""

@@ -6,6 +6,8 @@ It has, for each state store and partition, the executor that has loaded it last
 from __future__ import annotations
 
 import json
+import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from forebay.spark.driver.executors import Executor
 from forebay.store.archive import archive_at
+
+_LOOKS_SECONDS = 0.25
+"""Between two looks at the checkpoint, which may be far away, for what the first micro-batch of a run has written there."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Coordinator:
         self._run = jvm.java.util.UUID.fromString(str(query.runId))
         self._root = f"{execution.resolvedCheckpointRoot()}/state"
         self._stores: list[_Store] = []
+        self._looked = -math.inf
+        self._so_far: list[_Store] = []
         self._providers: dict[int, list[Any]] = {}
 
     @property
@@ -98,10 +105,12 @@ class Coordinator:
         """The state stores of the query, as its checkpoint has them."""
         if self._stores:
             return self._stores
-        found = _stores_in(self._root)
-        if self._query.lastProgress is not None:  # before, there may be more to come
-            self._stores = found
-        return found
+        ended = self._query.lastProgress is not None  # before, there may be more to come
+        if ended or time.monotonic() - self._looked > _LOOKS_SECONDS:
+            self._so_far, self._looked = _stores_in(self._root), time.monotonic()
+        if ended:
+            self._stores = self._so_far
+        return self._so_far
 
 
 def _stores_in(root: str) -> list[_Store]:

@@ -160,10 +160,11 @@ class Handover:
         """
         return self.hand("rebalance", self.balanced(), timeout=timeout)
 
-    def balanced(self) -> dict[int, str]:
-        """The moves that spread the partitions over the executors."""
+    def balanced(self, *, without: Collection[str] = ()) -> dict[int, str]:
+        """The moves that spread the partitions over the executors, but for some that have to wait."""
         self._require_going_on()
         usable, placement = self.steering.usable(), self.steering.placement()
+        usable = [each for each in usable if each.id not in without or each.id in placement.values()]
         cores = {each.id: each.cores for each in usable}
         return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0))
 
@@ -240,7 +241,7 @@ class Handover:
 
     def opened(self) -> None:
         """See whether the partitions of lost executors have their state again."""
-        progress = self.query.lastProgress if self._records.waiting else None
+        progress = queries.ended(self.query) if self._records.waiting else None
         if progress is not None:
             self._records.opened(progress["batchId"])
 

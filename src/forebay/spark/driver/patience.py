@@ -10,7 +10,8 @@ from numbers import Real
 from forebay.errors import InvalidArgument
 
 STALLED_SECONDS = 600.0
-"""A handover is given up when its hosts have got no more of the state for so long."""
+"""A handover is given up when its hosts have got no more of the state for so long, and as long as a partition takes: what
+counts as there is whole."""
 
 
 class Patience:
@@ -53,8 +54,8 @@ class Patience:
         if not self._given:
             self.deadline = max(self.deadline, time.monotonic() + seconds)
 
-    def renew(self, missing: int) -> None:
-        """Go on if fewer bytes are missing than ever before."""
-        if missing < self._least and not self._given:
+    def renew(self, missing: int, seconds: float = 0.0) -> None:
+        """Go on if fewer bytes are missing than ever before, of which the next that counts may take so many seconds."""
+        if missing < self._least:
             self._least = missing
-            self.deadline = max(self.deadline, time.monotonic() + STALLED_SECONDS)
+            self.allow(STALLED_SECONDS + seconds)

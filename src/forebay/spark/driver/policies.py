@@ -17,11 +17,11 @@ from typing import Any
 from forebay.errors import ForebayError
 from forebay.replication.hostnames import address_of
 from forebay.spark.driver import metrics
+from forebay.spark.driver import query as queries
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handover import Handover
 from forebay.spark.driver.levelling import SLOW, Levelling, measured, relieving
 from forebay.spark.driver.newcomers import Newcomers
-from forebay.spark.driver.query import text_of
 from forebay.state import cluster
 from forebay.state.places import Root
 
@@ -128,7 +128,9 @@ class Policies:
     def _act(self, executors: list[Executor]) -> None:
         """Hand partitions over to executors that have joined, or from those that are overloaded."""
         if not _is_going_on(self._scaling):
-            joined = self._newcomers.due({each.id for each in executors}, time.monotonic())
+            present = {each.id for each in executors}
+            self._claims = {each: claim for each, claim in self._claims.items() if each in present or _is_going_on(claim)}
+            joined = self._newcomers.due(present, time.monotonic())
             if joined:
                 self._scaling = _in_background(lambda: self._scale_out(joined))
         if not _is_going_on(self._levelling):
@@ -141,9 +143,13 @@ class Policies:
             if (claim := self._claims.pop(each, None)) is not None:
                 claim.join()  # what follows needs the same slots
         try:
-            shares = {partition: each for partition, each in self._handover.balanced().items() if each not in others}
-            self._handover.hand(SCALE_OUT, shares)
-        except Exception as error:  # whatever it is, it must not be tried again at once
+            self._handover.hand(SCALE_OUT, self._handover.balanced(without=others))
+        except Exception as error:  # whatever it is, it must not be tried again at once, unless it is for one that has gone
+            if not joined <= {each.id for each in self._steering.usable()}:
+                self._warn(
+                    error, "the scale-out to executor %s goes on without those that have gone", ", ".join(sorted(joined))
+                )
+                return
             seconds = self._newcomers.failed(joined, time.monotonic())
             self._warn(error, "the scale-out to executor %s is tried again in %.0f s", ", ".join(sorted(joined)), seconds)
         else:
@@ -160,7 +166,7 @@ class Policies:
     def _warn(self, error: Exception, what: str, *about: object) -> None:
         """Say what has failed, unless that is because the query has ended."""
         if self._steering.goes_on:
-            _log.warning(f"{what}: %s", *about, text_of(error))
+            _log.warning(f"{what}: %s", *about, queries.text_of(error))
 
     def _joined(self, executor: Executor) -> None:
         """Have an executor claimed before Spark gives it tasks of a micro-batch; its share comes later."""
@@ -170,7 +176,7 @@ class Policies:
         try:
             self._steering.claim(executor)
         except Exception as error:  # as when it is lost meanwhile
-            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, text_of(error))
+            _log.info("the executor %s, which has joined, could not be claimed: %s", executor.id, queries.text_of(error))
 
     def _lost(self, executor: Executor, partitions: list[int]) -> Mapping[int, str]:
         """Where the partitions of an executor go that is lost or leaving: to hosts that have their state.
@@ -190,7 +196,7 @@ class Policies:
 
     def _level(self, executors: list[Executor]) -> None:
         """Take a partition from an executor that has been overloaded for some time, or all if it is slow."""
-        progress = self._handover.query.lastProgress
+        progress = queries.ended(self._handover.query)
         if progress is None or progress["batchId"] <= self._looked or len(executors) < 2:
             return
         self._looked = batch = progress["batchId"]

@@ -10,6 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from forebay.access_patterns import Choice
 from forebay.errors import ForebayError, InvalidArgument
@@ -112,6 +113,15 @@ def goes_on(query: StreamingQuery, context: Any) -> bool:
         return bool(query.isActive and not context.isStopped())
     except (Py4JError, OSError):  # the JVM may have gone
         return SparkContext._active_spark_context is not None
+
+
+def ended(query: StreamingQuery) -> StreamingQueryProgress | None:
+    """What Spark says of a query's last micro-batch.
+
+    None if it says something else: when there were no rows for 10 seconds it tells of the micro-batch that is to come.
+    """
+    progress = query.lastProgress
+    return progress if progress is not None and "addBatch" in progress["durationMs"] else None
 
 
 def text_of(error: Exception) -> str:

@@ -96,8 +96,8 @@ def _started(context: SparkContext, conf: Conf) -> tuple[Application, Manager]:
     secret, name, confs = secrets.token_hex(16), str(context.applicationId), context.getConf()
     host = str(confs.get("spark.driver.host"))
     listening = str(confs.get("spark.driver.bindAddress", host))
-    made = Manager(listening, secret, conf.replicas, uploading=conf.upload_behind, advertised=host)
     copying = conf.copy_mb_per_second << 20
+    made = Manager(listening, secret, conf.replicas, uploading=conf.upload_behind, advertised=host, copying=copying)
     return Application(name, made.address, secret, conf.replicas, conf.upload_behind, conf.agent_port, copying), made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming import StreamingQuery
@@ -68,26 +68,32 @@ class Transfer:
             return
         for partition, host in guests:
             while not self._manager.caught_up(self._held, partition, host):
-                patience.renew(sum(self._manager.missing(self._held, *guest) for guest in guests))
+                missing = sum(self._manager.missing(self._held, *guest) for guest in guests)
+                patience.renew(missing, max(self._manager.longest(self._held, *guest) for guest in guests))
                 self._check(patience.deadline, f"{host} has not caught up with partition {partition}")
                 time.sleep(_COPY_PACE)
 
     def switch(self, moving: Mapping[int, str], patience: Patience) -> None:
-        """Have Spark run partitions elsewhere from the next micro-batch on; if it does not, they go back."""
+        """Have Spark run partitions elsewhere from the next micro-batch on; those that it does not run there go back."""
         before, progress = self._steering.placement(), self._query.lastProgress
         if progress is not None:
             patience.allow(_MICRO_BATCHES * progress["batchDuration"] / 1000)
         self._steering.steer(moving)
+        back: Collection[int] = moving
         try:
-            self._await_switch(moving, patience.deadline)
-        except Exception:
-            alive = {each.id for each in self._steering.usable()}
-            origins = ((partition, before[partition]) for partition in moving)
+            back = elsewhere = self._await_switch(moving, patience.deadline)
+        finally:
+            alive = {each.id for each in self._steering.usable()} if back else set()
+            origins = ((partition, before[partition]) for partition in back)
             self._steering.steer({partition: origin for partition, origin in origins if origin in alive})
-            raise
+        if elsewhere:
+            raise HandoverError(
+                f"Spark ran partitions {sorted(elsewhere)} elsewhere ({elsewhere}): their executors were busy for longer "
+                "than spark.locality.wait.process, or were lost. Raise that setting, or ask again."
+            )
 
-    def _await_switch(self, moving: Mapping[int, str], deadline: float) -> None:
-        """Wait for a micro-batch that has begun after Spark was told, if there is any work."""
+    def _await_switch(self, moving: Mapping[int, str], deadline: float) -> dict[int, str | None]:
+        """Wait for a micro-batch that has begun after Spark was told, if there is any work; what it has run elsewhere."""
         told = self._steering.batch
         idle = time.monotonic() + _IDLE_SECONDS
         while True:
@@ -97,16 +103,11 @@ class Transfer:
             if progress is None or told is None or progress["batchId"] < (self._steering.batch or 0):
                 idle = time.monotonic() + _IDLE_SECONDS  # a trigger that finds no rows does not count
             elif time.monotonic() > idle:
-                return
+                return {}
             self._check(deadline, "no micro-batch has ended since Spark was told")
             time.sleep(_PACE)
         now = self._steering.placement()
-        elsewhere = {partition: now[partition] for partition, target in moving.items() if now[partition] != target}
-        if elsewhere:
-            raise HandoverError(
-                f"Spark ran partitions {sorted(elsewhere)} elsewhere ({elsewhere}): their executors were busy for longer "
-                "than spark.locality.wait.process, or were lost. Raise that setting, or ask again."
-            )
+        return {partition: now[partition] for partition, target in moving.items() if now[partition] != target}
 
     def _check(self, deadline: float, otherwise: str) -> None:
         if not self._steering.goes_on:
