@@ -409,6 +409,22 @@ def test_a_single_partition_is_slow_if_it_was_not_before(loaded, before):
     assert [placement for _, placement in loaded.asked] == ([{0: "3"}] if before == 300 else [])
 
 
+def test_a_partition_that_keeps_whoever_runs_it_busy_for_longest_does_not_wander():
+    """On executors with a processor for each partition: those beside it do not wait for it."""
+    here, levelling, handed = {partition: "abc"[partition % 3] for partition in range(24)}, Levelling(), 0
+    for batch in range(200):
+        times = {partition: 2000 if partition == 0 else 200 for partition in here}
+        overload = levelling.take(batch, levelled(dict(here), times, times, "abc"), lasted=2600)
+        if overload is not None:
+            assert not overload.slow
+            moves = relieving(overload.work, {}, overload.staying)
+            handed += bool(moves)
+            here |= moves
+            if moves:
+                levelling.rest(batch, moves)
+    assert handed <= 4
+
+
 @pytest.mark.parametrize("partitions", [4, 8, 16, 40])
 @pytest.mark.parametrize("near", [(), "c", "bc", "a"])
 def test_as_many_partitions_move_as_it_takes(partitions, near):
@@ -493,7 +509,7 @@ def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after
         times = {0: 90 if batch < 3 else 1800, 1: 90, 2: 90, 3: 90}
         overload = levelling.take(batch, levelled(dict(here), times, rows, "abcdefgh"))
         if overload is not None and overload.slow:
-            levelling.rest(batch, here)
+            levelling.rest(batch, here, slow=True)
             here[0], moves = "aefghaefgh"[moves + 1], moves + 1
     assert moves == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ PATIENCE = 5.0
 are needed in any case;"""
 REST, LEAST_AT_REST = 20, PATIENCE / 2
 """and for so many after a handover for that reason only those that count for more than the second, unless it is slow."""
+MOST_DOUBLED = 6
+"""A partition that was handed over for that reason stays for twice as many, and twice as many each time, but no more often
+than so: one that has most to do, beside free processors, makes each executor busy for longer and none for less long."""
 SLOW, SUSPECTED = 3.0, 1.4
 """An overloaded executor is slow if it needs so many times as long for a row as the others, in these together or in the
 last one, and as many times as the second in both the last one and those before: one odd micro-batch is not enough."""
@@ -123,7 +127,7 @@ def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Plac
     return found
 
 
-def relieving(work: Work, near: Mapping[int, Collection[str]]) -> dict[int, str]:
+def relieving(work: Work, near: Mapping[int, Collection[str]], staying: Collection[int] = ()) -> dict[int, str]:
     """The partitions that the busiest executor gives to others, as many as it takes until it is not overloaded.
 
     They go to executors that have their state, if that is enough to gain `LEAST_GAIN`.
@@ -134,6 +138,8 @@ def relieving(work: Work, near: Mapping[int, Collection[str]]) -> dict[int, str]
         What there was to do.
     near : mapping
         The executors that have a partition's state on their hosts.
+    staying : collection of int
+        Partitions that do not move.
 
     Returns
     -------
@@ -148,7 +154,7 @@ def relieving(work: Work, near: Mapping[int, Collection[str]]) -> dict[int, str]
     ({0: 'b', 1: 'c'}, {4: 'c', 5: 'c'})
     """
     busiest = work.busiest
-    mine = dict.fromkeys(_at(busiest, work.here), busiest)
+    mine = dict.fromkeys((each for each in _at(busiest, work.here) if each not in staying), busiest)
     for only_near in (True, False):
         load, moves, gain = dict(work.load), dict[int, str](), 0.0
         for partition, target in best_moves(mine, load, dict.fromkeys(load, 1), near, work.work, only_near=only_near):
@@ -178,11 +184,14 @@ class Overload:
         Whether it was slow in these.
     work : Work
         What there was to do in these, most in the last: what is to go is not for one micro-batch to say.
+    staying : frozenset of int
+        Partitions that were handed over lately: what they take seems to go where they go.
     """
 
     executor: str
     slow: bool
     work: Work
+    staying: frozenset[int]
 
 
 class Levelling:
@@ -208,6 +217,8 @@ class Levelling:
         self._grown: dict[str | None, int] = {}
         self._rested = -1
         self._quiet = 0
+        self._handed = Counter[int]()
+        self._stays: dict[int, int] = {}
 
     def take(self, batch: int, work: Work, lasted: float = 0.0) -> Overload | None:
         """Take what there was to do in a micro-batch that lasted so many milliseconds; what is to be done, if it is time.
@@ -257,7 +268,8 @@ class Levelling:
         odd = not cold and last.is_slow(self._usual)
         if not slow and (odd or self._firm_weight < PATIENCE):  # the next one tells whether an odd one was a pause
             return None
-        return Overload(last.busiest, slow, together)
+        staying = frozenset(partition for partition, until in self._stays.items() if batch < until)
+        return Overload(last.busiest, slow, together, staying)
 
     def _is_slow(self, earlier: Work | None, last: Work) -> bool:
         """Whether the busiest executor is slow, by micro-batches before the last one, the last one, and all together."""
@@ -265,8 +277,8 @@ class Levelling:
         together = self._work is not None and self._work.is_slow(self._usual)
         return both and (together or last.is_slow(self._usual))
 
-    def rest(self, batch: int, going: Collection[int]) -> None:
-        """Begin anew, since partitions go elsewhere after a micro-batch.
+    def rest(self, batch: int, going: Collection[int], *, slow: bool = False) -> None:
+        """Begin anew, since partitions go elsewhere after a micro-batch, because their executor is slow or overloaded.
 
         What partitions took is what they are known to take, but for those that stay on an executor that may have been slow.
         """
@@ -277,6 +289,9 @@ class Levelling:
             self._usual |= {each: pace for each, pace in self._work.paces.items() if each not in staying}
         self._forget()
         self._rested = batch + REST
+        if not slow:
+            self._handed.update(dict.fromkeys(going, 1))
+            self._stays |= {each: batch + REST * 2 ** min(self._handed[each], MOST_DOUBLED) for each in going}
 
     def _forget(self) -> None:
         self._weight, self._firm_weight, self._work = 0.0, 0.0, None

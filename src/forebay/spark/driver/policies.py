@@ -207,10 +207,10 @@ class Policies:
         if overload is None:
             return
         if overload.slow:
-            self._overloads.rest(batch, here)
+            self._overloads.rest(batch, here, slow=True)
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
-        moves = relieving(overload.work, self._handover.near(executors))
+        moves = relieving(overload.work, self._handover.near(executors), overload.staying)
         if moves:
             _log.info(
                 "the executor %s worked for %.1f times as long as the others on average (seconds of executors %s, of "
