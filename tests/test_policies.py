@@ -409,6 +409,22 @@ def test_a_single_partition_is_slow_if_it_was_not_before(loaded, before):
     assert [placement for _, placement in loaded.asked] == ([{0: "3"}] if before == 300 else [])
 
 
+@pytest.mark.parametrize(("executors", "overloaded"), [(4, 1), (4, 2), (6, 3), (10, 5)])
+def test_one_of_several_overloaded_executors_is_relieved_whichever_is_the_busiest(executors, overloaded):
+    levelling, names = Levelling(), "abcdefghij"[:executors]
+    here = dict(enumerate([each for each in names for _ in range(8 if each in names[:overloaded] else 4)]))
+    for batch in range(8):
+        load = {each: 100.0 * sum(at == each for at in here.values()) for each in names}
+        load[names[batch % overloaded]] *= 1.1  # another one each time
+        work = dict.fromkeys(here, 100.0)
+        overload = levelling.take(batch, Work(here, load, work, work, work), lasted=1000)
+        if overload is not None:
+            break
+    assert overload is not None
+    assert not overload.slow
+    assert relieving(overload.work, {})
+
+
 def test_a_partition_that_keeps_whoever_runs_it_busy_for_longest_does_not_wander():
     """On executors with a processor for each partition: those beside it do not wait for it."""
     here, levelling, handed = {partition: "abc"[partition % 3] for partition in range(24)}, Levelling(), 0

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from forebay.replication.spreading import best_moves, covered
 from forebay.spark.driver.tally import Worked
 from forebay.spark.worker.vnodes import partition_of
 
 OVERLOADED = 1.5
-"""An executor that works for so many times as long as the others on average is overloaded,"""
+"""An executor that works for so many times as long as the others is overloaded,"""
 PATIENCE = 5.0
 """if that is so in this many micro-batches, one after the other. One with twice as much counts as two, and so on; but two
 are needed in any case;"""
@@ -73,7 +74,7 @@ class Work:
 
     @property
     def excess(self) -> float:
-        """For how many times as long as the others on average the busiest executor has worked."""
+        """For how many times as long as the others the busiest executor has worked."""
         return _excess(self.load, self.busiest)
 
     @property
@@ -168,8 +169,8 @@ def relieving(work: Work, near: Mapping[int, Collection[str]], staying: Collecti
 
 
 def _excess(load: Mapping[str, float], executor: str) -> float:
-    """For how many times as long as the others on average an executor works."""
-    return load[executor] / max((sum(load.values()) - load[executor]) / (len(load) - 1), 1.0)
+    """For how many times as long as the others an executor works: as their median, for some may be overloaded, too."""
+    return load[executor] / max(median(some for each, some in load.items() if each != executor), 1.0)
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,8 @@ class Levelling:
         self._usual |= {each: pace for each, pace in work.paces.items() if calm or idle or work.here[each] != work.busiest}
         little = idle or load <= LEAST_SHARE * self._usually(work, lasted)
         self._quiet = self._quiet + 1 if little else 0
-        if (not little and (calm or busiest != work.busiest)) or self._quiet >= QUIET:
+        changed = busiest != work.busiest and _excess(work.load, busiest) <= OVERLOADED
+        if (not little and (calm or changed)) or self._quiet >= QUIET:
             self._forget()
         if calm or little:
             return None
@@ -263,16 +265,18 @@ class Levelling:
 
     def _overload(self, batch: int, earlier: Work | None, last: Work, together: Work) -> Overload | None:
         """What is to be done, where executors were overloaded for long enough."""
-        cold = batch - self._grown.get(last.busiest, -COLD - 1) <= COLD
+        cold = batch - self._grown.get(together.busiest, -COLD - 1) <= COLD
         slow = not cold and self._is_slow(earlier, last)
         odd = not cold and last.is_slow(self._usual)
         if not slow and (odd or self._firm_weight < PATIENCE):  # the next one tells whether an odd one was a pause
             return None
         staying = frozenset(partition for partition, until in self._stays.items() if batch < until)
-        return Overload(last.busiest, slow, together, staying)
+        return Overload(together.busiest, slow, together, staying)
 
     def _is_slow(self, earlier: Work | None, last: Work) -> bool:
         """Whether the busiest executor is slow, by micro-batches before the last one, the last one, and all together."""
+        if self._work is not None and self._work.busiest != last.busiest:
+            return False
         both = earlier is not None and all(some.is_slow(self._usual, SUSPECTED) for some in (earlier, last))
         together = self._work is not None and self._work.is_slow(self._usual)
         return both and (together or last.is_slow(self._usual))

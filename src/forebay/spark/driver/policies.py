@@ -213,7 +213,7 @@ class Policies:
         moves = relieving(overload.work, self._handover.near(executors), overload.staying)
         if moves:
             _log.info(
-                "the executor %s worked for %.1f times as long as the others on average (seconds of executors %s, of "
+                "the executor %s worked for %.1f times as long as the others (seconds of executors %s, of "
                 "partitions %s), so partitions go to other executors: %s",
                 overload.executor,
                 overload.work.excess,
