@@ -44,6 +44,27 @@ def test_live_extents_move_without_being_read(log, tmp_path):
     assert again.disk_bytes < 1.5 * log.zero_copy_bytes
 
 
+@pytest.mark.parametrize("each", [1, 3])
+def test_files_do_not_become_many_where_each_commit_writes_to_other_groups(tmp_path, monkeypatch, each):
+    """Few rows in a commit, and many slices: extents of one slice alone are combined."""
+    monkeypatch.setattr(extent_log, "_MOST_SMALL", 16)
+    log, files, version = ExtentLog(tmp_path, None, Options()), [], None
+    for commit in range(200):
+        for group in range(each):
+            log.append(commit * each + group, rows(commit))
+        log.compact(1.5)
+        version = log.commit(None, Counters())
+        files.append(len(log.base.segments))
+    assert max(files) <= 16 + 1
+    assert log.zero_copy_bytes < 8 * log.bytes_of(log.groups.tolist())
+    again = ExtentLog(tmp_path, version, Options())
+    assert [next(again.read(group)) for group in range(200 * each)] == [rows(group // each) for group in range(200 * each)]
+    again.drop(range(1, 200 * each))
+    again.compact(1.5)
+    again.commit(None, Counters())
+    assert len(again.base.segments) == 1
+
+
 def test_a_process_compares_the_checksum_of_an_extent_once(tmp_path, monkeypatch):
     """However often the store is opened, and in whatever version."""
     log = ExtentLog(tmp_path, None, Options())

@@ -66,10 +66,10 @@ class CountInstance(ByKeyInstance):
 
     def _loadable(self, slots: Slots) -> Iterator[Slots]:
         """Windows as others' fit, and few enough that their rows fit once for every window that they are in."""
-        size = self._windows.size
+        size = self._windows.size // (self._windows.slice_length if self._incremental else 1)
         for some in super()._loadable(slots):
-            start, end = self._store.index.bounds(some)
-            rows = (end - start + size) * -(-size // self._windows.slide)
+            before, now = self._windows.complete(self._store.index.windows(some)).T
+            rows = (now - before) * size
             yield from np.split(some, np.flatnonzero(np.diff(np.cumsum(rows) // _REPEATED)) + 1)
 
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -20,13 +20,13 @@ from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
 from forebay.store.collection import collectable
 from forebay.store.disk import LOCAL, Disk
-from forebay.store.extent_groups import Groups
+from forebay.store.extent_groups import Groups, joining
 from forebay.store.filenames import Version
 from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.segment import Extent
+from forebay.store.segment import SEGMENT_BYTES, Extent
 from forebay.store.segments import Segments
 
 _COLLECTED_EVERY = 8
@@ -34,6 +34,10 @@ _COLLECTED_EVERY = 8
 
 LEAST_COMPACTED = 1 << 20
 """Files that together are smaller than this (bytes) are never compacted."""
+
+_MOST_SMALL = 128
+"""So many files may be less than half full. There are more where each commit writes to another slice: the extents of a slice
+are combined, and none of them has many."""
 
 _log = logging.getLogger("forebay")
 
@@ -107,22 +111,19 @@ class ExtentLog(Groups):
     def compact(self, max_space_amplification: float) -> bool:
         """Move the live extents of the emptiest segments, until the files are so few times as large as what is live.
 
-        Extents move from file to file inside the kernel, with their checksums. Gives whether anything moved.
+        The youngest of many small files become one, too. Extents move from file to file inside the kernel, with their
+        checksums. Gives whether anything moved.
         """
         self._segments.seal()
         by_segment: dict[str, list[Extent]] = {}
         for extent in self._live():
             by_segment.setdefault(extent.segment, []).append(extent)
         live = {name: sum(extent.length for extent in extents) for name, extents in by_segment.items()}
-        allowed = max(LEAST_COMPACTED, max_space_amplification * sum(live.values()))
         sizes = {name: self._segments.known[name].size for name in live}
-        total = sum(sizes.values())
+        wanted = dict.fromkeys((*_emptiest(sizes, live, max_space_amplification), *_youngest(sizes)))
         moved: dict[Extent, Extent] = {}
-        for name in sorted(live, key=lambda name: live[name] / sizes[name]):
-            if total <= allowed:
-                break
+        for name in wanted:
             moved |= self._segments.move(by_segment[name])
-            total -= sizes[name] - live[name]
             self.zero_copy_bytes += live[name]
         if moved:
             for groups in self._parts.values():
@@ -254,6 +255,25 @@ class ExtentLog(Groups):
             except (OSError, VersionNotFound, CorruptState) as error:
                 # The version is safe: what is left over waits for the next time.
                 _log.warning("what nobody needs any more cannot be deleted: %s", error)
+
+
+def _emptiest(sizes: Mapping[str, int], live: Mapping[str, int], most: float) -> Iterator[str]:
+    """The files to move live extents from, until files are no more than ``most`` times as large as what is live."""
+    allowed, total = max(LEAST_COMPACTED, most * sum(live.values())), sum(sizes.values())
+    for name in sorted(live, key=lambda name: live[name] / sizes[name]):
+        if total <= allowed:
+            return
+        yield name
+        total -= sizes[name] - live[name]
+
+
+def _youngest(sizes: Mapping[str, int]) -> list[str]:
+    """The youngest files, if there are too many small ones: so many of them that no row is moved more than a few times."""
+    if sum(size < SEGMENT_BYTES // 2 for size in sizes.values()) <= _MOST_SMALL:
+        return []
+    names = sorted(sizes)
+    first = joining([sizes[name] for name in names], SEGMENT_BYTES // 2)
+    return names[first:] if len(names) - first > 1 else []
 
 
 def _files(manifest: Manifest) -> list[str]:

@@ -328,7 +328,7 @@ class KeyIndex:
         where there are none. The other one has the generations of slots that are free.
         """
         used = self._scalars[USED]
-        wanted = np.flatnonzero(self._dirty[:used]).astype(np.int32)
+        wanted = np.flatnonzero(self._dirty[:used].view(np.bool_)).astype(np.int32)
         alive = (self.records["generation"][wanted] & 1).astype(bool)
         windows, free = ({"slot": slots} for slots in (wanted[alive], wanted[~alive]))
         windows |= {name: self.records[name][windows["slot"]] for name in _STORED}

@@ -101,7 +101,7 @@ class Manifest:
         return sum(extent.length for extent in self.extents)
 
 
-_MOST_WRITTEN = 256
+_MOST_WRITTEN = 2048
 _written: dict[Path, list[str]] = {}
 """The files of the versions that this process has written last."""
 _writing = threading.Lock()

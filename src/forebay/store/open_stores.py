@@ -23,7 +23,8 @@ from forebay.store.options import Options
 from forebay.store.prepared import Preparing, pictured
 from forebay.store.unaligned import UnalignedStore
 
-_MOST = 512
+_MOST = 1 << 12
+"""Memory runs out before, unless stores are tiny."""
 
 
 class Kept(Protocol):
