@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from forebay.store import extent_log, index_log, key_index, window_extents
+from forebay.store import extent_log, index_log, key_index, unaligned, window_extents
 from forebay.store.disk import LOCAL
 from forebay.store.manifest import PICTURES
 from forebay.store.options import Options
@@ -421,3 +421,57 @@ def test_nothing_in_memory_names_slots_that_have_gone(tmp_path, monkeypatch, oft
     store.commit()
     assert sorted(store.get(slots)["n"]) == (keys + 90_000).tolist()
     assert store.get(slots[1500:1501])["n"].to_list() == [91_500]
+
+
+@pytest.mark.parametrize("merging", [True, False], ids=["sums", "one for each of many slices"])
+def test_windows_that_stay_open_do_not_gain_a_partial_aggregate_with_each_commit(tmp_path, monkeypatch, merging):
+    """Large extents are merged no more: here none is, as where a commit has several megabytes."""
+    monkeypatch.setattr(window_extents, "MAX_EXTENTS", 1000)
+    monkeypatch.setattr(unaligned, "_LEAST_MERGED", 50)
+    chance, sums, version, stored = np.random.default_rng(0), np.zeros(300, np.int64), None, []
+
+    def merged(frame):
+        if merging:
+            return frame.group_by(SLOT, maintain_order=True).agg(pl.col("value").sum()).select("value", SLOT)
+        return frame
+
+    for commit in range(200):
+        store = UnalignedStore(tmp_path, version, Options(retain_versions=2), merged)
+        keys = np.sort(chance.choice(300, 200, replace=False))
+        values = chance.integers(0, 100, 200)
+        sums[keys] += values
+        slots = store.index.place_exact(keys, keys, np.zeros(200, np.int64), np.full(200, 10**6))
+        store.append(pa.record_batch({"value": values}), slots)
+        if commit % 50 == 7:  # one absorbs another one, and is left as it is
+            store.append(pa.record_batch({"value": [0, 0, 0]}), absorbing(store, commit))
+        version = store.commit()
+        stored.append(int(store.index.records["stored"].max()))
+    assert (max(stored) <= 2 * unaligned._MANY_ROWS) == merging
+    store = UnalignedStore(tmp_path, version, Options(), merged)
+    found = store.get(store.index.due(10**6)).group_by(SLOT).agg(pl.col("value").sum())
+    assert sorted(found["value"]) == sorted(sums)
+
+
+def absorbing(store, commit):
+    """The windows of three rows, of which the third is near both of the others."""
+    key, start = np.full(3, 1000 + commit), np.array([0, 20, 10]) + 10**7
+    return store.index.place_merging(key, key, start, start + 15)
+
+
+def test_what_is_left_of_extents_becomes_few(tmp_path, monkeypatch):
+    """One window in fifty never ends: each commit would leave a small extent among the large ones of later commits."""
+    monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1 << 17)
+    monkeypatch.setattr(window_extents, "_SMALL", 1 << 16)
+    monkeypatch.setattr(window_extents, "_LEAST_CLEARED", 1 << 19)
+    monkeypatch.setattr(extent_log, "LEAST_COMPACTED", 0)
+    store, extents = UnalignedStore(tmp_path, None, Options(retain_versions=2)), []
+    for commit in range(120):
+        keys = np.arange(commit * 1000, commit * 1000 + 1000)
+        end = np.where(keys % 50 == 0, 10**9, commit + 2)
+        store.append(rows(keys), store.index.place_exact(keys, keys, np.zeros(1000, np.int64), end))
+        store.remove(store.index.due(commit))
+        version = store.commit()
+        extents.append(len(store._extents.numbers))
+    assert max(extents) < 60
+    store = UnalignedStore(tmp_path, version)
+    assert sorted(store.get(store.index.due(10**9)).filter(pl.col("value") % 50 == 0)["value"]) == [*range(0, 120_000, 50)]

@@ -168,14 +168,7 @@ class ByKeyInstance(ABC):
 
     def _loadable(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
-        if not len(slots):
-            return
-        room = self._plan.options.load_bytes
-        if self._store.most_bytes <= room:
-            yield slots
-            return
-        parts = np.cumsum(self._store.bytes_of(slots)) // room
-        yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
+        yield from self._store.loadable(slots)
 
     def _window_results(self, slots: Slots) -> tuple[pl.DataFrame, Iterator[pa.RecordBatch]]:
         """What the store has of windows, merged if it is partial aggregates; and their results."""

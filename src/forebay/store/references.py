@@ -64,9 +64,9 @@ class ReferenceStore(UnalignedStore):
         self._events.retain(batch[EVENT].to_numpy())
         super().append(batch.select(self._kept), slots)
 
-    def get(self, slots: Slots) -> pl.DataFrame:
+    def get(self, slots: Slots, *, ahead: bool = True) -> pl.DataFrame:
         """The events of windows with their `SLOT`, in order of arrival. They stay until `remove` or `renew`."""
-        rows = super().get(slots)
+        rows = super().get(slots, ahead=ahead)
         if EVENT not in rows.columns:
             return rows
         references = rows[EVENT].to_numpy()

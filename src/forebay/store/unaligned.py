@@ -43,6 +43,13 @@ from forebay.windows import ENDLESS, Times
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
 
+_MANY_ROWS = 32
+"""Partial aggregates of a window are merged when it has so many of them on disk; where that leaves more than half of them,
+as where it keeps some for each of many slices, only when it has twice as many."""
+
+_LEAST_MERGED, _SHARE = 4096, 8
+"""This is done for so many windows at a time, or for this share of those that are written, since many begin together."""
+
 _WORTH = 8
 """A full prefetch buffer is made anew for so much of it that comes in, or if half of it is dead."""
 
@@ -108,6 +115,7 @@ class UnalignedStore:
         self._counts = Metrics()
         self._horizon = EARLIEST  # the last ETT of the windows that were read ahead last
         self._read_alone = 0  # how many windows were read since then with nothing ahead
+        self._many_rows = _MANY_ROWS
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
         """Become a later version, which another process has made, if only what it has changed needs to be read.
@@ -232,8 +240,11 @@ class UnalignedStore:
         if self._written.nbytes > self.options.write_buffer_bytes:
             self.flush()
 
-    def get(self, slots: Slots) -> pl.DataFrame:
-        """The rows of windows with their `SLOT`, in order of arrival. They stay until `remove` or `renew`."""
+    def get(self, slots: Slots, *, ahead: bool = True) -> pl.DataFrame:
+        """The rows of windows with their `SLOT`, in order of arrival. They stay until `remove` or `renew`.
+
+        With ``ahead`` the nearest other windows are read, too, where few are asked for.
+        """
         self._fit_loaded()
         where = kernels.places(self.index.records, self._loaded, slots)
         hits, misses = slots[where == ALL_LOADED], slots[where >= PARTLY]
@@ -244,7 +255,7 @@ class UnalignedStore:
             rows, roots = buffer.rows_of(wanted)
             if len(rows):
                 in_memory.append((buffer.take(rows), roots))
-        on_disk = self._read(misses) if len(misses) else []  # after the hits were taken: it may evict them
+        on_disk = self._read(misses, ahead=ahead) if len(misses) else []  # after the hits were taken: it may evict them
         frame = _together([*on_disk, *in_memory])
         self._counts.reads += frame.height
         return frame
@@ -270,6 +281,7 @@ class UnalignedStore:
 
     def flush(self) -> None:
         """Write what waits in the write buffer."""
+        self._merge_many()
         rows, slots = self._written.live()
         if len(rows):
             batch, slots = self._merged(self._written.take(rows), slots)
@@ -320,6 +332,16 @@ class UnalignedStore:
         """No fewer bytes than `bytes_of` all windows, and known at once."""
         return self.live_bytes
 
+    def loadable(self, slots: Slots) -> Iterator[Slots]:
+        """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
+        if not len(slots):
+            return
+        if self.most_bytes <= self.options.load_bytes:
+            yield slots
+            return
+        parts = np.cumsum(self.bytes_of(slots)) // self.options.load_bytes
+        yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
+
     @property
     def memory_bytes(self) -> int:
         """Size of the buffers and the key index, as far as they are in memory."""
@@ -349,17 +371,36 @@ class UnalignedStore:
         yield
         self._counts.load_seconds += time.perf_counter() - began - (self._log.fetch_seconds - fetched)
 
+    def _merge_many(self) -> None:
+        """Have one row in the write buffer for windows that have many on disk, of those that are about to be written.
+
+        Extents are merged only while they are small, so a window that stays open would have one more row each time. Windows
+        that have absorbed others are left as they are.
+        """
+        if self.merge is None or not len(self._written):
+            return
+        records, slots = self.index.records, np.unique(self._written.live()[1])
+        most = max(_LEAST_MERGED, len(slots) // _SHARE)
+        slots = slots[(records["stored"][slots] >= self._many_rows) & (records["sibling"][slots] < 0)][:most]
+        for some in self.loadable(slots):
+            rows = self.get(some, ahead=False)
+            merged = self.merge(rows)
+            self.renew(some)
+            self._written.append(arrow.batch_of(merged.drop(SLOT), self._schema), merged[SLOT].to_numpy())
+            if merged.height > rows.height // 2:
+                self._many_rows *= 2
+
     def _load(self) -> None:
         """Have known where the rows on disk lie."""
         if not self._extents.loaded:
             with self._loading():
                 self._extents.load(self.index)
 
-    def _read(self, requested: Slots) -> list[tuple[pa.RecordBatch, Slots]]:
-        """The rows of windows on disk; those of the nearest other windows go to the prefetch buffer."""
+    def _read(self, requested: Slots, *, ahead: bool) -> list[tuple[pa.RecordBatch, Slots]]:
+        """The rows of windows on disk; with ``ahead`` those of the nearest other windows go to the prefetch buffer."""
         self._counts.index_scans += 1
         self._load()
-        nearby = self._nearest(requested)
+        nearby = self._nearest(requested) if ahead else np.empty(0, np.int32)
         reads: list[tuple[int, Rows, Slots, bool]] = []
         for number, rows, roots in self._extents.load(self.index).find(np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
@@ -367,12 +408,12 @@ class UnalignedStore:
             reads += [(number, rows[mask], roots[mask], is_ahead) for mask, is_ahead in both if mask.any()]
         batches = self._extents.take([(number, rows) for number, rows, _, _ in reads])
         wanted: list[tuple[pa.RecordBatch, Slots]] = []
-        ahead: list[tuple[pa.RecordBatch, Slots]] = []
+        early: list[tuple[pa.RecordBatch, Slots]] = []
         for batch, (_, _, roots, is_ahead) in zip(batches, reads, strict=True):
-            (ahead if is_ahead else wanted).append((batch, roots))
-        if ahead:
-            batch = pa.concat_batches([part for part, _ in ahead])
-            self._prefetched.append(batch, np.concatenate([roots for _, roots in ahead]))
+            (early if is_ahead else wanted).append((batch, roots))
+        if early:
+            batch = pa.concat_batches([part for part, _ in early])
+            self._prefetched.append(batch, np.concatenate([roots for _, roots in early]))
             self._counts.prefetched_rows += batch.num_rows
             self._counts.prefetched_bytes += batch.nbytes
             kernels.mark(self.index.records, self._loaded, nearby, True)

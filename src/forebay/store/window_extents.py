@@ -31,6 +31,9 @@ _PIECES = 1 << KIND_BITS
 Merged = Callable[[pa.RecordBatch, Slots], tuple[pa.RecordBatch, Slots]]
 """Rows with their windows, of which some may have become one."""
 
+_SMALL = SEGMENT_BYTES // 2
+"""Extents of fewer bytes are small."""
+
 _CLEARED = 4
 """A commit writes extents again as long as they have less than so many times the bytes that it has written of its own,"""
 _LEAST_CLEARED = 4 * SEGMENT_BYTES
@@ -155,10 +158,11 @@ class WindowExtents:
     def combine(self, index: KeyIndex, merged: Merged) -> None:
         """Write small extents of consecutive commits again as one, if they have become many."""
         sizes = [self._log.bytes_of([number]) for number in self.numbers]
-        if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
-            first = joining(sizes, SEGMENT_BYTES // 2)  # extents that are nearly full stay
-            if len(sizes) - first > 1:
-                self._rewrite(index, merged, self.numbers[first:])
+        if sum(size < _SMALL for size in sizes) > MAX_EXTENTS:
+            first = joining(sizes, _SMALL)  # extents that are nearly full stay
+            for run in [*_runs(self.numbers[:first], sizes), self.numbers[first:]]:
+                if len(run) > 1:
+                    self._rewrite(index, merged, run)
 
     def clear(self, index: KeyIndex, merged: Merged, most: float) -> bool:
         """Clear out dead rows, if there are too many of them; whether that has begun.
@@ -252,6 +256,30 @@ class WindowExtents:
 
     def _pieces_of(self, number: int) -> Pieces:
         return Pieces.read(next(self._log.read(_PIECES | number)))
+
+
+def _runs(numbers: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Neighbouring small extents that are many, as many together as have the size of one that is full.
+
+    Joining begins with the youngest one. It does not get as far as those before one that is smaller, nor to what is left of
+    extents when most of their rows have died.
+
+    Examples
+    --------
+    >>> sizes = [1, 1, _SMALL, *[5] * 9, _SMALL, *[7] * 8]
+    >>> _runs(range(100, 100 + len(sizes)), sizes)
+    [[103, 104, 105, 106, 107, 108, 109, 110, 111]]
+    """
+    found: list[list[int]] = [[]]
+    room = SEGMENT_BYTES
+    for number, size in zip(numbers, sizes, strict=False):
+        if size >= _SMALL or size > room:
+            found.append([])
+            room = SEGMENT_BYTES
+        if size < _SMALL:
+            found[-1].append(number)
+            room -= size
+    return [run for run in found if len(run) > MAX_EXTENTS]
 
 
 def _pieces_at(log: Groups, number: int) -> list[Extent]:
