@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.store.archive import Archive
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_groups import Combine
@@ -22,6 +23,9 @@ from forebay.store.options import Options
 from forebay.store.partitions import partitions_of
 from forebay.store.segment import SEGMENT_BYTES, Extent
 from forebay.windows import Times
+
+_LEAST_MERGED = 4
+"""A slice is merged as a whole when it is larger than so many of the largest extents that are combined."""
 
 
 class SliceStore(Protocol):
@@ -100,7 +104,7 @@ class AlignedStore:
         self.directory = directory
         self._options = options or Options()
         self._keys = list(keys)
-        self._combine = combine or pa.concat_batches
+        self._combine, self._merges = combine or pa.concat_batches, combine is not None
         self.form = form
         self._combine_bytes = combine_bytes
         self._log = log or ExtentLog(directory, version, self._options, archive, disk)
@@ -167,6 +171,8 @@ class AlignedStore:
         self._write()
         for start in sorted(self._touched):
             self._log.combine(start, self._combined, self._combine_bytes)
+            if self._merges:
+                self._merge(start)
         self._touched.clear()
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
@@ -207,6 +213,16 @@ class AlignedStore:
             yield extent, self._formed(batch)
         for batch in self._buffer.get(start, ()):
             yield None, batch
+
+    def _merge(self, start: int) -> None:
+        """Merge all rows of a slice, key by key, when it has become twice as large since that was done last.
+
+        Only small extents are combined, so the aggregates of keys that come again and again would become ever more.
+        """
+        if self._log.bytes_of([start]) >= 2 * self._log.merged_bytes(start) + _LEAST_MERGED * self._combine_bytes:
+            schema = next(self.rows(start)).schema
+            parts = self.get_window([start])
+            self._log.replace(start, (self._combine([arrow.batch_of(part, schema)]) for part in parts))
 
     def _combined(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         return self._combine(list(map(self._formed, batches)))

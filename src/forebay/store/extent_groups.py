@@ -113,6 +113,15 @@ class Groups:
             del extents[first:]
             self.append(group, batch)
 
+    def replace(self, group: int, batches: Iterable[pa.RecordBatch]) -> None:
+        """Have rows in place of those of a group, which the first of them is made of as a whole: they are merged."""
+        written = [self._segments.write(group, batch, self._part)._replace(merged=True) for batch in batches]
+        self._extents[group] = written
+
+    def merged_bytes(self, group: int) -> int:
+        """Size on disk of those rows of a group that were merged as a whole."""
+        return sum(extent.length for extent in self.extents_of([group]) if extent.merged)
+
     def drop(self, groups: Iterable[int]) -> None:
         """Forget groups; their files go when no kept version names them."""
         for group in groups:

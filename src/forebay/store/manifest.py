@@ -202,6 +202,8 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         column: [getattr(extent, column) for extent in manifest.extents] for column in _EXTENT_COLUMNS
     }
     extents["segment"] = [order[extent.segment] for extent in manifest.extents]
+    if any(extent.merged for extent in manifest.extents):
+        extents["merged"] = [int(extent.merged) for extent in manifest.extents]
     parts: dict[str, Any] = {}
     if manifest.parts:
         numbers = {name: number for number, name in enumerate(("", *manifest.parts))}
@@ -234,8 +236,9 @@ def _from_json(content: dict[str, Any]) -> Manifest:
     columns = content["extents"]
     parts = {part["name"]: Counters(**part["counters"]) for part in content.get("parts", ())}
     names = ("", *parts)
-    of_parts = columns.get("part", [0] * len(columns["group"]))
-    rows = zip(*(columns[column] for column in (*_EXTENT_COLUMNS, "segment")), of_parts, strict=True)
+    none = [0] * len(columns["group"])
+    others = columns.get("part", none), columns.get("merged", none)
+    rows = zip(*(columns[column] for column in (*_EXTENT_COLUMNS, "segment")), *others, strict=True)
     return Manifest(
         version=Version.parse(content["version"]),
         history=tuple(Version.parse(version) for version in content["history"]),
@@ -246,8 +249,8 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         counters=Counters(**content["counters"]),
         segments={segment.name: segment for segment in segments},
         extents=tuple(
-            Extent(start, segments[segment].name, offset, length, crc, count, names[part])
-            for start, offset, length, crc, count, segment, part in rows
+            Extent(start, segments[segment].name, offset, length, crc, count, names[part], bool(merged))
+            for start, offset, length, crc, count, segment, part, merged in rows
         ),
         parts=parts,
     )

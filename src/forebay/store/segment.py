@@ -40,7 +40,8 @@ class Segment:
 class Extent(NamedTuple):
     """Rows of one group: where their record batch lies (bytes), its CRC-32, and how many rows it has.
 
-    ``part`` names the part of the log that the group is in; "" is the log itself.
+    ``part`` names the part of the log that the group is in; "" is the log itself. ``merged`` says that all rows of the group
+    were merged when it was written.
     """
 
     group: int
@@ -50,6 +51,7 @@ class Extent(NamedTuple):
     crc: int
     rows: int
     part: str = ""
+    merged: bool = False
 
 
 class SegmentWriter:
