@@ -127,3 +127,18 @@ def test_continuous_join(tmp_path, small, keys, granularity, options, reopened):
     found = [(row["event_time"], row["key"], row["left"], row["right"]) for row in results]
     assert len(expected) > 100
     assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_rows_that_wait_for_the_watermark_are_not_written_again_while_it_stands_still(tmp_path):
+    """As it does while the other side has no rows."""
+    plan, version, made = planned(Lives("over", 1_000_000), "inner", Options()), None, []
+    for number in range(3):
+        instance = open_instance(plan, tmp_path / "0", version, NEVER if number == 0 else 0)
+        if number == 0:
+            rows = {"k0": range(100), "side": [False] * 100, "id": range(100), "over": [False] * 100, "high": range(100)}
+            instance.ingest(pa.record_batch(rows | dict.fromkeys(("low", "start", "end"), range(10, 110))))
+        assert list(instance.fire(0)) == []
+        version = instance.commit(number)
+        made.append((version, instance.counters.windows_fired))
+        instance.close()
+    assert made[0] == made[1] == made[2]

@@ -38,6 +38,8 @@ class ContinuousJoinInstance(JoinInstance):
         if self._fresh:
             fresh = self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))
             self._place(fresh, *self._windows.waiting(fresh[INSTANT].to_numpy()))
+        if watermark <= self._fired_until:  # what waits within the granularity after it waits on
+            return
         due = self._store.index.due(watermark + self._windows.granularity)
         for slots in self._loadable(due):  # in the order of their ends, as each key must have it
             found = self._store.get(slots)

@@ -6,10 +6,12 @@ the rows of windows: AAR serves aligned windows, AUR sessions (Gadget, section 2
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -17,6 +19,11 @@ from forebay import arrow
 from forebay.engine.portions import PORTION_ROWS, portions
 
 LEFT, RIGHT = 0, 1
+_PAIRS = 1 << 18
+"""So many pairs are made at a time, or as many as one row has."""
+
+_PARTNERS = "right rows"
+
 AWAITED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "anti": (LEFT,)}
 """The sides whose rows are emitted when they have met nobody."""
 
@@ -55,15 +62,33 @@ class WindowJoin:
         ``window`` names the column of windows. ``assemble`` makes a result of windows and columns.
         """
         by = [window, *keys]
-        sides = [
+        left, right = (
             rows.filter(of_side).select(*by, *(pl.col(name).alias(f"{side} {place}") for place, name in enumerate(names)))
             for side, names, of_side in (("left", self.left, ~pl.col(self.side)), ("right", self.right, pl.col(self.side)))
-        ]
-        together = True if self.how == "full" else None
-        joined = sides[0].join(sides[1], on=by, how=self.how, coalesce=together, maintain_order="left_right")
-        if joined.height:
-            names = [*sides[0].columns, *sides[1].columns[len(by) :]]
+        )
+        names = [*left.columns, *right.columns[len(by) :]]
+        for joined in filter(len, self._joined(left, right, by)):
             shown = joined.select(name for name in names if name in joined.columns)
             for part in portions(shown, PORTION_ROWS):
                 table = arrow.of(part.drop(window))
                 yield assemble(part[window].to_numpy(), [column.combine_chunks() for column in table.columns])
+
+    def _joined(self, left: pl.DataFrame, right: pl.DataFrame, by: list[str]) -> Iterator[pl.DataFrame]:
+        """The join, part by part if it has many pairs: a key with many rows on both sides has very many."""
+        if self.how in ("semi", "anti"):
+            yield left.join(right, on=by, how=self.how, maintain_order="left")
+            return
+        together = True if self.how == "full" else None
+        counted = right.group_by(by).agg(pl.len().alias(_PARTNERS))
+        partners = left.select(by).join(counted, on=by, how="left", maintain_order="left")[_PARTNERS]
+        parts = (partners.fill_null(1).cum_sum() // _PAIRS).to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), left.height]
+        if len(cuts) == 2:
+            yield left.join(right, on=by, how=self.how, coalesce=together, maintain_order="left_right")
+            return
+        alone: Literal["inner", "left"] = "left" if LEFT in AWAITED.get(self.how, ()) else "inner"
+        for begin, end in itertools.pairwise(cuts):
+            yield left[begin:end].join(right, on=by, how=alone, maintain_order="left_right")
+        if RIGHT in AWAITED.get(self.how, ()):
+            others = right.join(left, on=by, how="anti", maintain_order="left")
+            yield left.clear().join(others, on=by, how=self.how, coalesce=together, maintain_order="left_right")
