@@ -461,7 +461,6 @@ def absorbing(store, commit):
 def test_what_is_left_of_extents_becomes_few(tmp_path, monkeypatch):
     """One window in fifty never ends: each commit would leave a small extent among the large ones of later commits."""
     monkeypatch.setattr(window_extents, "SEGMENT_BYTES", 1 << 17)
-    monkeypatch.setattr(window_extents, "_SMALL", 1 << 16)
     monkeypatch.setattr(window_extents, "_LEAST_CLEARED", 1 << 19)
     monkeypatch.setattr(extent_log, "LEAST_COMPACTED", 0)
     store, extents = UnalignedStore(tmp_path, None, Options(retain_versions=2)), []

@@ -31,8 +31,8 @@ _PIECES = 1 << KIND_BITS
 Merged = Callable[[pa.RecordBatch, Slots], tuple[pa.RecordBatch, Slots]]
 """Rows with their windows, of which some may have become one."""
 
-_SMALL = SEGMENT_BYTES // 2
-"""Extents of fewer bytes are small."""
+_MANY = 8
+"""So many small extents among large ones stay."""
 
 _CLEARED = 4
 """A commit writes extents again as long as they have less than so many times the bytes that it has written of its own,"""
@@ -158,11 +158,11 @@ class WindowExtents:
     def combine(self, index: KeyIndex, merged: Merged) -> None:
         """Write small extents of consecutive commits again as one, if they have become many."""
         sizes = [self._log.bytes_of([number]) for number in self.numbers]
-        if sum(size < _SMALL for size in sizes) > MAX_EXTENTS:
-            first = joining(sizes, _SMALL)  # extents that are nearly full stay
-            for run in [*_runs(self.numbers[:first], sizes), self.numbers[first:]]:
-                if len(run) > 1:
-                    self._rewrite(index, merged, run)
+        if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
+            first = joining(sizes, SEGMENT_BYTES // 2)  # extents that are nearly full stay
+            joined = self.numbers[first:] if first < len(sizes) - 1 else _enclosed(self.numbers, sizes)
+            if joined:
+                self._rewrite(index, merged, joined)
 
     def clear(self, index: KeyIndex, merged: Merged, most: float) -> bool:
         """Clear out dead rows, if there are too many of them; whether that has begun.
@@ -258,28 +258,29 @@ class WindowExtents:
         return Pieces.read(next(self._log.read(_PIECES | number)))
 
 
-def _runs(numbers: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Neighbouring small extents that are many, as many together as have the size of one that is full.
+def _enclosed(numbers: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Neighbouring small extents that are many, with a larger one after them; together they are no larger than a full one.
 
-    Joining begins with the youngest one. It does not get as far as those before one that is smaller, nor to what is left of
-    extents when most of their rows have died.
+    They are what is left of extents when most of their rows have died. It would stay as it is: joining begins with the
+    youngest extent, and does not get as far.
 
     Examples
     --------
-    >>> sizes = [1, 1, _SMALL, *[5] * 9, _SMALL, *[7] * 8]
-    >>> _runs(range(100, 100 + len(sizes)), sizes)
-    [[103, 104, 105, 106, 107, 108, 109, 110, 111]]
+    >>> large = SEGMENT_BYTES // 2
+    >>> sizes = [1, 1, large, *[5] * 9, large, *[7] * 9]
+    >>> _enclosed(range(100, 100 + len(sizes)), sizes)
+    [103, 104, 105, 106, 107, 108, 109, 110, 111]
     """
-    found: list[list[int]] = [[]]
-    room = SEGMENT_BYTES
-    for number, size in zip(numbers, sizes, strict=False):
-        if size >= _SMALL or size > room:
-            found.append([])
-            room = SEGMENT_BYTES
-        if size < _SMALL:
-            found[-1].append(number)
+    run, room, least = list[int](), SEGMENT_BYTES, SEGMENT_BYTES // 2
+    for number, size in zip(numbers, sizes, strict=True):
+        if size >= least or size > room:
+            if len(run) > _MANY:
+                return run
+            run, room = [], SEGMENT_BYTES
+        if size < least:
+            run.append(number)
             room -= size
-    return [run for run in found if len(run) > MAX_EXTENTS]
+    return []
 
 
 def _pieces_at(log: Groups, number: int) -> list[Extent]:
