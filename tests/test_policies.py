@@ -317,6 +317,23 @@ def test_micro_batches_with_little_to_do_say_nothing_until_they_are_many(loaded,
     assert len(loaded.asked) == found
 
 
+def test_partitions_that_no_executor_has_are_placed_once(loaded):
+    """When a run begins, and when executors have come back after all had gone."""
+    steered = []
+    loaded.steering.steer = steered.append
+    loaded.policies = Policies(loaded, None, acting=True)
+    loaded.here = {0: None, 1: "1", 2: None, 3: None}
+    loaded.policies._look()
+    loaded.policies._look()
+    assert steered == [{0: "3", 1: "1", 2: "3", 3: "3"}]
+    loaded.here = dict.fromkeys(range(4))
+    loaded.executors[:] = []
+    loaded.policies._look()
+    loaded.executors[:] = ["5", "6"]
+    loaded.policies._look()
+    assert steered[1:] == [dict.fromkeys(range(4), "6")]
+
+
 def test_what_spark_says_when_there_were_no_rows_for_some_time_is_not_taken_for_a_micro_batch(loaded):
     """It has the number of the one that is to come."""
     for _ in range(2):

@@ -58,6 +58,8 @@ class Policies:
         self._newcomers = Newcomers()
         self._overloads = Levelling()
         self._looked = -1
+        self._placed: set[str] = set()
+        """The executors among which partitions that had none were placed last."""
         self._enlisted: dict[str, float] = {}
         """When the host of an executor had an agent last, or was to get one."""
         self._claims: dict[str, threading.Thread] = {}
@@ -133,8 +135,24 @@ class Policies:
             joined = self._newcomers.due(present, time.monotonic())
             if joined:
                 self._scaling = _in_background(lambda: self._scale_out(joined))
+        served = [each for each in executors if each.id in self._newcomers.served]
+        self._place(served)
         if not _is_going_on(self._levelling):
-            self._level([each for each in executors if each.id in self._newcomers.served])
+            self._level(served)
+
+    def _place(self, executors: list[Executor]) -> None:
+        """Have partitions that no executor has, as when a run begins, go to those that have their state, evenly else.
+
+        Spark would run them anywhere, and each operator's somewhere else.
+        """
+        names = {each.id for each in executors}
+        if len(names) < 2 or names <= self._placed:
+            return
+        self._placed, here = names, self._steering.placement()
+        nowhere = [partition for partition, at in here.items() if at is None]
+        if nowhere:
+            there = {partition: at for partition, at in here.items() if at is not None}
+            self._steering.steer(there | self._handover.takers(nowhere, executors))
 
     def _scale_out(self, joined: set[str]) -> None:
         """Give executors that have joined their share, or say when that will be tried again."""
