@@ -35,6 +35,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from pyspark.sql.streaming import StreamingQuery
@@ -54,6 +55,9 @@ _PACE = 0.05
 """Seconds between two looks at the executors and at the micro-batch."""
 _PACE_OF_EACH = 0.01
 """Seconds for each executor between two looks for those that are about to leave: Spark is asked of each."""
+
+_WARMED_AT_ONCE = 8
+"""So many executors are made ready at a time."""
 
 OnLost = Callable[[Executor, list[int]], Mapping[int, str] | None]
 """What is asked where the state partitions of a lost executor go: executors' ids, by state partition."""
@@ -193,12 +197,12 @@ class Steering:
             ready.set()
 
     def warm(self, executors: Iterable[str], place: Place | None = None) -> None:
-        """Have executors ready for tasks of operators, before state partitions move there.
+        """Have executors ready for tasks of operators, several at a time, before state partitions move there.
 
-        They read and pack some of what the last micro-batch has read, load what Spark keeps of a state partition, and run an
-        operator that does nothing, in Python workers with forebay's modules loaded. It returns when they are ready. These
-        are Spark jobs of their own for each executor, which take free cores there, for a minute or more where there is
-        little CPU; Spark ends workers that nobody has used for a minute.
+        They read and pack some of what the last micro-batch has read, load what Spark keeps of a
+        state partition, and run an operator that does nothing, in Python workers with forebay's modules loaded. It returns
+        when they are ready. These are Spark jobs of their own for each executor, which take free cores there, for a minute
+        or more where there is little CPU; Spark ends workers that nobody has used for a minute.
 
         Parameters
         ----------
@@ -208,9 +212,16 @@ class Steering:
             Where state lives; if replicas are kept, the agents of the executors' hosts are started.
         """
         wanted = set(executors)
-        for executor in self.executors():
-            if executor.id in wanted:
-                Warming(self._execution, executor.location, executor.cores).warm(self.operators, place)
+        found, operators = [each for each in self.executors() if each.id in wanted], self.operators
+        if not found:
+            return
+
+        def warm(executor: Executor) -> None:
+            Warming(self._execution, executor.location, executor.cores).warm(operators, place)
+
+        with ThreadPoolExecutor(min(len(found), _WARMED_AT_ONCE), "forebay warming") as pool:
+            for done in [pool.submit(warm, each) for each in found]:
+                done.result()
 
     def close(self) -> None:
         """Steer no longer. Partitions stay where they are as long as Spark leaves them there."""
