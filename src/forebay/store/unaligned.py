@@ -281,8 +281,9 @@ class UnalignedStore:
 
     def flush(self) -> None:
         """Write what waits in the write buffer."""
-        self._merge_many()
         rows, slots = self._written.live()
+        if self.merge is not None and self._merge_many(slots, self.merge):
+            rows, slots = self._written.live()
         if len(rows):
             batch, slots = self._merged(self._written.take(rows), slots)
             order, owners, counts = by_trigger_time(slots, self.index.records)
@@ -371,24 +372,23 @@ class UnalignedStore:
         yield
         self._counts.load_seconds += time.perf_counter() - began - (self._log.fetch_seconds - fetched)
 
-    def _merge_many(self) -> None:
+    def _merge_many(self, slots: Slots, merge: Merge) -> bool:
         """Have one row in the write buffer for windows that have many on disk, of those that are about to be written.
 
         Extents are merged only while they are small, so a window that stays open would have one more row each time. Windows
-        that have absorbed others are left as they are.
+        that have absorbed others, or were absorbed, are left as they are. Gives whether there were some.
         """
-        if self.merge is None or not len(self._written):
-            return
-        records, slots = self.index.records, np.unique(self._written.live()[1])
-        most = max(_LEAST_MERGED, len(slots) // _SHARE)
-        slots = slots[(records["stored"][slots] >= self._many_rows) & (records["sibling"][slots] < 0)][:most]
-        for some in self.loadable(slots):
+        records, most = self.index.records, max(_LEAST_MERGED, len(slots) // _SHARE)
+        many = np.unique(slots[records["stored"][slots] >= self._many_rows])
+        many = many[(records["sibling"][many] < 0) & (records["parent"][many] < 0)][:most]
+        for some in self.loadable(many):
             rows = self.get(some, ahead=False)
-            merged = self.merge(rows)
+            merged = merge(rows)
             self.renew(some)
             self._written.append(arrow.batch_of(merged.drop(SLOT), self._schema), merged[SLOT].to_numpy())
             if merged.height > rows.height // 2:
                 self._many_rows *= 2
+        return len(many) > 0
 
     def _load(self) -> None:
         """Have known where the rows on disk lie."""
