@@ -320,7 +320,7 @@ def test_micro_batches_with_little_to_do_say_nothing_until_they_are_many(loaded,
 def test_partitions_that_no_executor_has_are_placed_once(loaded):
     """When a run begins, and when executors have come back after all had gone."""
     steered = []
-    loaded.steering.steer = steered.append
+    loaded.steering.suggest = steered.append
     loaded.policies = Policies(loaded, None, acting=True)
     loaded.here = {0: None, 1: "1", 2: None, 3: None}
     loaded.policies._look()
@@ -442,6 +442,15 @@ def test_one_of_several_overloaded_executors_is_relieved_whichever_is_the_busies
     assert relieving(overload.work, {})
 
 
+def test_an_overloaded_executor_that_is_about_to_leave_is_forgotten():
+    """It has partitions until they have gone, but nothing more is asked of it."""
+    levelling, here = Levelling(), dict(enumerate("aabbcc"))
+    times = dict.fromkeys(here, 1000.0)
+    levelling.take(0, Work(here, {"a": 9000.0, "b": 1000.0, "c": 1000.0}, times, times, times))
+    for batch in range(1, 6):
+        assert levelling.take(batch, Work(here, {"b": 1000.0, "c": 1000.0}, times, times, times)) is None
+
+
 def test_a_partition_that_keeps_whoever_runs_it_busy_for_longest_does_not_wander():
     """On executors with a processor for each partition: those beside it do not wait for it."""
     here, levelling, handed = {partition: "abc"[partition % 3] for partition in range(24)}, Levelling(), 0
@@ -455,6 +464,7 @@ def test_a_partition_that_keeps_whoever_runs_it_busy_for_longest_does_not_wander
             here |= moves
             if moves:
                 levelling.rest(batch, moves)
+                levelling.handed(batch, moves)
     assert handed <= 4
 
 
@@ -542,7 +552,7 @@ def test_a_partition_that_has_become_heavy_does_not_make_one_executor_slow_after
         times = {0: 90 if batch < 3 else 1800, 1: 90, 2: 90, 3: 90}
         overload = levelling.take(batch, levelled(dict(here), times, rows, "abcdefgh"))
         if overload is not None and overload.slow:
-            levelling.rest(batch, here, slow=True)
+            levelling.rest(batch, here)
             here[0], moves = "aefghaefgh"[moves + 1], moves + 1
     assert moves == 1
 

@@ -65,6 +65,15 @@ def test_files_do_not_become_many_where_each_commit_writes_to_other_groups(tmp_p
     assert len(again.base.segments) == 1
 
 
+def test_files_of_many_schemas_stay_where_they_are(tmp_path, monkeypatch):
+    """A file has rows of one schema, so those of several never become one."""
+    monkeypatch.setattr(extent_log, "_MOST_SMALL", 4)
+    log = ExtentLog(tmp_path, None, Options())
+    for group in range(12):
+        log.append(group, pa.record_batch({f"column {group}": [group]}))
+    assert not log.compact(1.5)
+
+
 def test_a_process_compares_the_checksum_of_an_extent_once(tmp_path, monkeypatch):
     """However often the store is opened, and in whatever version."""
     log = ExtentLog(tmp_path, None, Options())

@@ -452,6 +452,21 @@ def test_windows_that_stay_open_do_not_gain_a_partial_aggregate_with_each_commit
     assert sorted(found["value"]) == sorted(sums)
 
 
+def test_windows_that_have_many_partial_aggregates_at_once_do_not_fill_the_memory(tmp_path, monkeypatch):
+    """As those have that began together, and whose aggregates are not made smaller."""
+    monkeypatch.setattr(unaligned, "_MANY_ROWS", 8)
+    monkeypatch.setattr(unaligned, "_LEAST_MERGED", 20_000)
+    options, keys, most, renew = Options(8 << 20), np.arange(20_000), [], UnalignedStore.renew
+    monkeypatch.setattr(UnalignedStore, "renew", lambda self, *args: (most.append(self._written.nbytes), renew(self, *args)))
+    store = UnalignedStore(tmp_path, None, options, lambda frame: frame)
+    for commit in range(12):
+        store.append(rows(keys + commit), store.index.place_exact(keys, keys, keys * 0, keys * 0 + 10**6))
+        store.commit()
+    assert most
+    assert max(most) < 5 * options.write_buffer_bytes
+    assert len(store.get(store.index.live())) == 12 * len(keys)
+
+
 def absorbing(store, commit):
     """The windows of three rows, of which the third is near both of the others."""
     key, start = np.full(3, 1000 + commit), np.array([0, 20, 10]) + 10**7

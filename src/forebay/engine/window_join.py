@@ -19,8 +19,9 @@ from forebay import arrow
 from forebay.engine.portions import PORTION_ROWS, portions
 
 LEFT, RIGHT = 0, 1
-_PAIRS = 1 << 18
-"""So many pairs are made at a time, or as many as one row has."""
+_PAIRS, _FEW = 1 << 18, 1 << 20
+"""So many pairs are made at a time, or as many as one row has or a side has rows, since each part looks at all of the right
+side. Where there can be no more than the second all are made at once."""
 
 _PARTNERS = "right rows"
 
@@ -79,10 +80,7 @@ class WindowJoin:
             yield left.join(right, on=by, how=self.how, maintain_order="left")
             return
         together = True if self.how == "full" else None
-        counted = right.group_by(by).agg(pl.len().alias(_PARTNERS))
-        partners = left.select(by).join(counted, on=by, how="left", maintain_order="left")[_PARTNERS]
-        parts = (partners.fill_null(1).cum_sum() // _PAIRS).to_numpy()
-        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), left.height]
+        cuts = _cuts(left, right, by)
         if len(cuts) == 2:
             yield left.join(right, on=by, how=self.how, coalesce=together, maintain_order="left_right")
             return
@@ -92,3 +90,16 @@ class WindowJoin:
         if RIGHT in AWAITED.get(self.how, ()):
             others = right.join(left, on=by, how="anti", maintain_order="left")
             yield left.clear().join(others, on=by, how=self.how, coalesce=together, maintain_order="left_right")
+
+
+def _cuts(left: pl.DataFrame, right: pl.DataFrame, by: list[str]) -> list[int]:
+    """Where the left side is cut into parts that do not have too many pairs."""
+    rows = max(left.height, right.height)
+    if left.height * right.height <= _FEW:
+        return [0, left.height]
+    counted = right.group_by(by).agg(pl.len().alias(_PARTNERS))
+    if left.height * int(counted[_PARTNERS].to_numpy().max(initial=0)) <= max(_FEW, rows):
+        return [0, left.height]
+    partners = left.select(by).join(counted, on=by, how="left", maintain_order="left")[_PARTNERS]
+    parts = (partners.fill_null(1).cum_sum() // max(_PAIRS, rows)).to_numpy()
+    return [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), left.height]

@@ -18,10 +18,12 @@ SHUNNED_SECONDS = 25.0
 
 PATIENT_SECONDS, TRIES = 30.0, 3
 """It loses those that it keeps after so long, if it could not take another version meanwhile, or when it could not take so
-many of them, one after the other: commits may be minutes apart. Then it is shunned for twice as long each time,"""
+many of them, one after the other: commits may be minutes apart. Then it is shunned for twice as long, and up to"""
+MOST_DOUBLED = 4
+"""so often twice as long."""
 
-REMEMBERED_SECONDS = 600.0
-"""up to so long, for which tries are remembered, too."""
+APART_SECONDS = 150.0
+"""Versions that it could not take at times that are further apart are not one after the other."""
 
 LEAST_FREE = 64 << 20
 """A host with less free disk gets no more replicas."""
@@ -112,9 +114,8 @@ class Hosts(Mapping[str, Host]):
         since, _ = self._failures.get(address, (now, now))
         if since == now or now - since >= AVOIDED_SECONDS:  # what fails meanwhile had begun before
             tries, last = self._tries.get(address, (0, now - AVOIDED_SECONDS))
-            tries = min(tries + 1, 10) if now - last >= AVOIDED_SECONDS else tries
-            seconds = SHUNNED_SECONDS * 2.0 ** max(0, tries - TRIES + 1)
-            self._failures[address] = since, now + min(seconds, REMEMBERED_SECONDS)
+            tries = min(tries + 1, TRIES - 1 + MOST_DOUBLED) if now - last >= AVOIDED_SECONDS else tries
+            self._failures[address] = since, now + SHUNNED_SECONDS * 2 ** max(0, tries - TRIES + 1)
             self._tries[address] = tries, now
 
     def failed(self, address: str) -> bool:
@@ -139,7 +140,11 @@ class Hosts(Mapping[str, Host]):
     def forget_failures(self, now: float) -> None:
         """Forget what was long enough ago."""
         self._failures = {address: times for address, times in self._failures.items() if times[1] > now}
-        self._tries = {address: tries for address, tries in self._tries.items() if now - tries[1] < REMEMBERED_SECONDS}
+        self._tries = {
+            address: tries
+            for address, tries in self._tries.items()
+            if address in self._failures or now - tries[1] < APART_SECONDS
+        }
 
     def able(self) -> list[str]:
         """Agents that can take replicas."""

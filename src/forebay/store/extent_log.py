@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
-from forebay.store.segment import SEGMENT_BYTES, Extent
+from forebay.store.segment import SEGMENT_BYTES, Extent, Segment
 from forebay.store.segments import Segments
 
 _COLLECTED_EVERY = 8
@@ -119,8 +120,9 @@ class ExtentLog(Groups):
         for extent in self._live():
             by_segment.setdefault(extent.segment, []).append(extent)
         live = {name: sum(extent.length for extent in extents) for name, extents in by_segment.items()}
-        sizes = {name: self._segments.known[name].size for name in live}
-        wanted = dict.fromkeys((*_emptiest(sizes, live, max_space_amplification), *_youngest(sizes)))
+        segments = [self._segments.known[name] for name in live]
+        sizes = {segment.name: segment.size for segment in segments}
+        wanted = dict.fromkeys((*_emptiest(sizes, live, max_space_amplification), *_youngest(segments)))
         moved: dict[Extent, Extent] = {}
         for name in wanted:
             moved |= self._segments.move(by_segment[name])
@@ -267,13 +269,16 @@ def _emptiest(sizes: Mapping[str, int], live: Mapping[str, int], most: float) ->
         total -= sizes[name] - live[name]
 
 
-def _youngest(sizes: Mapping[str, int]) -> list[str]:
-    """The youngest files, if there are too many small ones: so many of them that no row is moved more than a few times."""
-    if sum(size < SEGMENT_BYTES // 2 for size in sizes.values()) <= _MOST_SMALL:
-        return []
-    names = sorted(sizes)
-    first = joining([sizes[name] for name in names], SEGMENT_BYTES // 2)
-    return names[first:] if len(names) - first > 1 else []
+def _youngest(segments: Iterable[Segment]) -> Iterator[str]:
+    """The youngest files of a schema if it has too many small ones: so many that no row is moved more than a few times."""
+    by_schema: dict[int, list[Segment]] = {}
+    for segment in sorted(segments, key=attrgetter("name")):
+        by_schema.setdefault(segment.schema_crc, []).append(segment)
+    for some in by_schema.values():
+        if sum(segment.size < SEGMENT_BYTES // 2 for segment in some) > _MOST_SMALL:
+            first = joining([segment.size for segment in some], SEGMENT_BYTES // 2)
+            if len(some) - first > 1:
+                yield from (segment.name for segment in some[first:])
 
 
 def _files(manifest: Manifest) -> list[str]:

@@ -333,14 +333,15 @@ class UnalignedStore:
         """No fewer bytes than `bytes_of` all windows, and known at once."""
         return self.live_bytes
 
-    def loadable(self, slots: Slots) -> Iterator[Slots]:
-        """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""
+    def loadable(self, slots: Slots, room: int | None = None) -> Iterator[Slots]:
+        """Windows, a few at a time: as many as fit so many bytes, or can be loaded and grouped within the memory budget."""
+        room = min(room or self.options.load_bytes, self.options.load_bytes)
         if not len(slots):
             return
-        if self.most_bytes <= self.options.load_bytes:
+        if self.most_bytes <= room:
             yield slots
             return
-        parts = np.cumsum(self.bytes_of(slots)) // self.options.load_bytes
+        parts = np.cumsum(self.bytes_of(slots)) // room
         yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
 
     @property
@@ -379,9 +380,12 @@ class UnalignedStore:
         that have absorbed others, or were absorbed, are left as they are. Gives whether there were some.
         """
         records, most = self.index.records, max(_LEAST_MERGED, len(slots) // _SHARE)
+        most_bytes = self._written.nbytes + self.options.write_buffer_bytes
         many = np.unique(slots[records["stored"][slots] >= self._many_rows])
         many = many[(records["sibling"][many] < 0) & (records["parent"][many] < 0)][:most]
-        for some in self.loadable(many):
+        for some in self.loadable(many, self.options.write_buffer_bytes):
+            if self._written.nbytes > most_bytes:
+                break  # there is another flush for the others
             rows = self.get(some, ahead=False)
             merged = merge(rows)
             self.renew(some)

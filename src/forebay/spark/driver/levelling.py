@@ -226,6 +226,8 @@ class Levelling:
 
         A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
         """
+        if self._work is not None and self._work.busiest not in work.load:
+            self._forget()  # it is about to leave, or is given nothing more
         busiest = work.busiest if self._work is None else self._work.busiest
         if self._have_moved(batch, work.here, busiest):
             return None
@@ -281,8 +283,8 @@ class Levelling:
         together = self._work is not None and self._work.is_slow(self._usual)
         return both and (together or last.is_slow(self._usual))
 
-    def rest(self, batch: int, going: Collection[int], *, slow: bool = False) -> None:
-        """Begin anew, since partitions go elsewhere after a micro-batch, because their executor is slow or overloaded.
+    def rest(self, batch: int, going: Collection[int]) -> None:
+        """Begin anew, since partitions go elsewhere after a micro-batch.
 
         What partitions took is what they are known to take, but for those that stay on an executor that may have been slow.
         """
@@ -293,9 +295,12 @@ class Levelling:
             self._usual |= {each: pace for each, pace in self._work.paces.items() if each not in staying}
         self._forget()
         self._rested = batch + REST
-        if not slow:
-            self._handed.update(dict.fromkeys(going, 1))
-            self._stays |= {each: batch + REST * 2 ** min(self._handed[each], MOST_DOUBLED) for each in going}
+
+    def handed(self, batch: int, partitions: Iterable[int]) -> None:
+        """Partitions have been handed over because their executor was overloaded."""
+        for each in partitions:
+            self._handed[each] += 1
+            self._stays[each] = batch + REST * 2 ** min(self._handed[each], MOST_DOUBLED)
 
     def _forget(self) -> None:
         self._weight, self._firm_weight, self._work = 0.0, 0.0, None

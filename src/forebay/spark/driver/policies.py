@@ -148,11 +148,12 @@ class Policies:
         names = {each.id for each in executors}
         if len(names) < 2 or names <= self._placed:
             return
-        self._placed, here = names, self._steering.placement()
+        here = self._steering.placement()
         nowhere = [partition for partition, at in here.items() if at is None]
         if nowhere:
-            there = {partition: at for partition, at in here.items() if at is not None}
-            self._steering.steer(there | self._handover.takers(nowhere, executors))
+            there = {partition: at for partition, at in here.items() if at in names}
+            self._steering.suggest(there | self._handover.takers(nowhere, executors))
+        self._placed = names
 
     def _scale_out(self, joined: set[str]) -> None:
         """Give executors that have joined their share, or say when that will be tried again."""
@@ -225,7 +226,7 @@ class Policies:
         if overload is None:
             return
         if overload.slow:
-            self._overloads.rest(batch, here, slow=True)
+            self._overloads.rest(batch, here)
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
         moves = relieving(overload.work, self._handover.near(executors), overload.staying)
@@ -240,7 +241,11 @@ class Policies:
                 moves,
             )
             self._overloads.rest(batch, moves)
-            self._levelling = _in_background(lambda: self._hand(LEVELLING, moves))
+            self._levelling = _in_background(lambda: self._relieve(batch, moves))
+
+    def _relieve(self, batch: int, moves: Mapping[int, str]) -> None:
+        if self._hand(LEVELLING, moves):
+            self._overloads.handed(batch, moves)
 
     def _dismiss(self, executor: str, here: Mapping[int, str | None], executors: list[Executor]) -> None:
         """Give what a slow executor has to others. It is as one that will join later: it may be slow for some time only."""
@@ -256,7 +261,8 @@ class Policies:
             SLOW,
             seconds,
         )
-        if not self._hand(LEVELLING, {partition: chosen[partition] for partition in mine if partition in chosen}):
+        handed = self._hand(LEVELLING, {partition: chosen[partition] for partition in mine if partition in chosen})
+        if not handed and {*mine} <= {each for each, at in self._steering.placement().items() if at == executor}:
             self._newcomers.called_back(executor, undone=True)
 
 

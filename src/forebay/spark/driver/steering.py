@@ -155,6 +155,17 @@ class Steering:
             self._report(chosen)
         self._watch()
 
+    def suggest(self, placement: Mapping[int, str]) -> None:
+        """Have state partitions run on other executors if that is still possible in the stages that begin next.
+
+        Where it is not, they stay where Spark runs them. Parameters are those of `steer`.
+        """
+        chosen = self._chosen(placement)
+        with self._lock:
+            for partition, executor in chosen.items():
+                if partition not in self._wanted:
+                    self._coordinator.report(partition, executor)
+
     def on_lost(self, callback: OnLost) -> None:
         """Have a function asked where the state partitions of an executor go that is lost, or is about to leave.
 
