@@ -442,6 +442,17 @@ def test_one_of_several_overloaded_executors_is_relieved_whichever_is_the_busies
     assert relieving(overload.work, {})
 
 
+def test_who_turns_slow_is_found_as_soon_after_micro_batches_with_little_to_do():
+    """What there was to do before these, with more rows and at the usual pace, does not hide it."""
+    levelling, here, rows = Levelling(), {0: "a", 1: "b", 2: "a", 3: "c"}, dict.fromkeys(range(4), 100)
+    usual, more = {0: 600_000, 1: 200_000, 2: 600_000, 3: 200_000}, {0: 300, 1: 100, 2: 300, 3: 100}
+    little, slow = dict.fromkeys(here, 50), {0: 4000, 1: 400, 2: 4000, 3: 400}
+    assert [levelling.take(batch, levelled(here, usual, more, "abc"), lasted=700_000) for batch in range(2)] == [None] * 2
+    assert [levelling.take(batch, levelled(here, little, rows, "abc"), lasted=4000) for batch in range(2, 10)] == [None] * 8
+    found = [levelling.take(batch, levelled(here, slow, rows, "abc"), lasted=6000) for batch in range(10, 13)]
+    assert any(overload is not None and overload.slow for overload in found)
+
+
 def test_an_overloaded_executor_that_is_about_to_leave_is_forgotten():
     """It has partitions until they have gone, but nothing more is asked of it."""
     levelling, here = Levelling(), dict(enumerate("aabbcc"))

@@ -86,11 +86,16 @@ class Work:
         """With a half of what there was to do before, while partitions were where they are."""
         if earlier is None:
             return self
-        pairs = [(self.work, earlier.work), (self.alone, earlier.alone), (self.rows, earlier.rows)]
-        load = {each: some + earlier.load.get(each, 0.0) / 2 for each, some in self.load.items()}
-        return Work(
-            self.here, load, *({each: some + before[each] / 2 for each, some in now.items()} for now, before in pairs)
-        )
+        faded = earlier.faded()
+        pairs = [(self.work, faded.work), (self.alone, faded.alone), (self.rows, faded.rows)]
+        load = {each: some + faded.load.get(each, 0.0) for each, some in self.load.items()}
+        return Work(self.here, load, *({each: some + before[each] for each, some in now.items()} for now, before in pairs))
+
+    def faded(self) -> Work:
+        """A half of what there was to do."""
+        load = {each: some / 2 for each, some in self.load.items()}
+        others = (self.work, self.alone, self.rows)
+        return Work(self.here, load, *({each: some / 2 for each, some in times.items()} for times in others))
 
     def is_slow(self, usual: Mapping[int, float], slow: float = SLOW) -> bool:
         """Whether it is the busiest executor that is so slow, and not its partitions that are heavy.
@@ -239,6 +244,8 @@ class Levelling:
         changed = busiest != work.busiest and _excess(work.load, busiest) <= OVERLOADED
         if (not little and (calm or changed)) or self._quiet >= QUIET:
             self._forget()
+        if little and self._work is not None:
+            self._work = self._work.faded()
         if calm or little:
             return None
         self._weight += weight
