@@ -241,7 +241,7 @@ class Handover:
 
     def opened(self) -> None:
         """See whether the partitions of lost executors have their state again."""
-        progress = queries.ended(self.query) if self._records.waiting else None
+        progress = queries.last_micro_batch(self.query) if self._records.waiting else None
         if progress is not None:
             self._records.opened(progress["batchId"])
 

@@ -215,7 +215,7 @@ class Policies:
 
     def _level(self, executors: list[Executor]) -> None:
         """Take a partition from an executor that has been overloaded for some time, or all if it is slow."""
-        progress = queries.ended(self._handover.query)
+        progress = queries.last_micro_batch(self._handover.query)
         if progress is None or progress["batchId"] <= self._looked or len(executors) < 2:
             return
         self._looked = batch = progress["batchId"]

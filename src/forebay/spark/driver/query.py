@@ -115,7 +115,7 @@ def goes_on(query: StreamingQuery, context: Any) -> bool:
         return SparkContext._active_spark_context is not None
 
 
-def ended(query: StreamingQuery) -> StreamingQueryProgress | None:
+def last_micro_batch(query: StreamingQuery) -> StreamingQueryProgress | None:
     """What Spark says of a query's last micro-batch.
 
     None if it says something else: when there were no rows for 10 seconds it tells of the micro-batch that is to come.
