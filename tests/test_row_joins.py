@@ -129,6 +129,32 @@ def test_continuous_join(tmp_path, small, keys, granularity, options, reopened):
     assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
+def test_a_side_is_not_read_for_rows_of_its_own(tmp_path):
+    plan, version, reads = planned(Lives("over", 1), "inner", Options()), None, []
+    for number, of_right in enumerate([False, False, False, True, True, False]):
+        instance = open_instance(plan, tmp_path / "0", version, NEVER if number == 0 else number * 100 - 1)
+        before = instance.metrics.reads
+        rows = {"k0": [7] * 10, "side": [of_right] * 10, "id": range(10), "over": [False] * 10, "high": [7] * 10, "low": [7] * 10}
+        instance.ingest(pa.record_batch(rows | dict.fromkeys(("start", "end"), range(number * 100, number * 100 + 10))))
+        assert sum(batch.num_rows for batch in instance.fire(number * 100 + 99)) == [0, 0, 0, 300, 300, 200][number]
+        reads.append(instance.metrics.reads - before)
+        version = instance.commit(number)
+        instance.close()
+    assert reads == [10, 10, 10, 40, 40, 30]  # the ten that came, and those that they meet
+
+
+def test_older_state_has_windows_of_both_sides(tmp_path, small, monkeypatch):
+    """Each row of a micro-batch goes there at random, or to the window of its side."""
+    valid, numbers = Lives.valid, np.random.default_rng(0)
+
+    def older(windows, sides):
+        starts, ends = valid(windows, sides)
+        return np.where(numbers.random(len(sides)) < 0.5, 0, starts), ends
+
+    monkeypatch.setattr(Lives, "valid", older)
+    test_continuous_join(tmp_path, small, 12, 7, SPILLING, reopened=True)
+
+
 def test_rows_that_wait_for_the_watermark_are_not_written_again_while_it_stands_still(tmp_path):
     """As it does while the other side has no rows."""
     plan, version, made = planned(Lives("over", 1_000_000), "inner", Options()), None, []

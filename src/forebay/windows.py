@@ -322,9 +322,13 @@ class Lives:
         ends = -(-times // self.granularity) * self.granularity
         return ends - self.granularity, ends
 
-    def valid(self, count: int) -> tuple[Times, Times]:
-        """The windows of so many rows that are valid: they have no end."""
-        return np.zeros(count, np.int64), np.full(count, ENDLESS)
+    def valid(self, sides: Times) -> tuple[Times, Times]:
+        """The windows of rows of these sides that are valid: they have no end."""
+        return 1 + sides, np.full(len(sides), ENDLESS)
+
+    def sides(self, starts: Times) -> Times:
+        """The sides whose rows are in windows of valid rows; -1 if those of both are, as in older state."""
+        return starts - 1
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The continuous join: a row is valid until an event ends the life of its key (Gadget, section 2.2).
 
 Events are taken in the order of their times, as soon as the watermark has passed them. Until then they wait in windows of
-their key that follow each other closely; from then on in the window of what is valid, which grows and goes as a whole.
+their key that follow each other closely; from then on in the window of what is valid of their side, which grows and goes as
+a whole. It is read when a row of the other side comes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class ContinuousJoinInstance(JoinInstance):
         slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
         valid = self._store.index.ends(slots) == ENDLESS
         slots, owners = slots[valid], owners[valid]
-        for some in self._loadable(slots):
+        for some in self._loadable(slots[self._wanted(slots, owners * stride, mine)]):
             found = self._store.get(some)
             theirs = self._split(found, owners[np.searchsorted(slots, found[SLOT].to_numpy())] * stride)
             yield from self._meet(mine[0], theirs[1], *_ANY_TIME)
@@ -76,13 +77,18 @@ class ContinuousJoinInstance(JoinInstance):
         self._store.remove(slots[over])
         self._count(windows_fired=int(np.count_nonzero(over)))
         kept = frame.filter(pl.col(_LIFE) == pl.col(_LIVES))
-        first = kept.unique(_KEY, keep="first").sort(_KEY)
-        identities = first[HIGH].to_numpy(), first[LOW].to_numpy()
-        slots = self._store.index.place_exact(*identities, *self._windows.valid(first.height))
-        self._keep(kept, slots[np.searchsorted(first[_KEY].to_numpy(), kept[_KEY].to_numpy())])
+        self._place(kept, *self._windows.valid(kept[self._join.side].cast(pl.Int64).to_numpy()))
+
+    def _wanted(self, slots: Slots, keys: Places, mine: tuple[Rows, Rows]) -> npt.NDArray[np.bool_]:
+        """Which windows of valid rows have rows of a side that ours of the other side with their keys may meet."""
+        sides = self._windows.sides(self._store.index.windows(slots)[:, 0])
+        wanted = np.zeros(len(slots), np.bool_)
+        for side, rows in enumerate(mine):
+            wanted |= (sides != side) & np.isin(keys, rows.keys)
+        return wanted
 
     def _place(self, rows: pl.DataFrame, starts: Times, ends: Times) -> None:
-        """Rows wait in windows of their keys."""
+        """Store rows in windows of their keys."""
         self._keep(rows, self._store.index.place_exact(rows[HIGH].to_numpy(), rows[LOW].to_numpy(), starts, ends))
 
     def _keep(self, rows: pl.DataFrame, slots: Slots) -> None:
