@@ -44,6 +44,7 @@ WINDOWS = [
     CountWindows(5, 5),
     CountWindows(5, 1),
     CountWindows(6, 4),
+    CountWindows(30, 1),
 ]
 
 
@@ -109,3 +110,15 @@ def test_a_key_with_many_rows_costs_no_square(tmp_path, pattern):
     assert found["sum"].to_pylist() == np.cumsum(values).tolist()
     assert found["max"].to_pylist() == np.maximum.accumulate(values).tolist()
     assert found["last"].to_pylist() == values.tolist()
+
+
+@pytest.mark.parametrize("pattern", [Pattern.RMW, Pattern.AUR])
+def test_what_windows_need_of_earlier_rows_is_seldom_written_again(tmp_path, pattern):
+    plan, version, rows = planned(CountWindows(100, 1), pattern), None, 500
+    for number in range(rows):
+        instance = open_instance(plan, tmp_path / "0", version, 0)
+        instance.ingest(packed([1], [number]))
+        assert sum(batch.num_rows for batch in instance.fire(0)) == (number >= 99)
+        version = instance.commit(number)
+        instance.close()
+    assert instance.metrics.writes < 3 * rows  # 99 of them each time were 40,000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -106,7 +107,7 @@ class CountInstance(ByKeyInstance):
         self._store.index.restart(slots)
         if not self._windows.accumulating:
             last = self._windows.last_window(rows[SLICE].to_numpy())
-            self._put_back(slots, rows.filter(last >= np.repeat(complete, np.diff(begins, append=rows.height))))
+            self._keep(slots, rows, last >= np.repeat(complete, np.diff(begins, append=rows.height)))
 
     def _fire_running(self, partials: pl.DataFrame, slots: Slots) -> Iterator[pa.RecordBatch]:
         """Windows that all begin with row 0: each is the one before it and a slice more."""
@@ -143,7 +144,14 @@ class CountInstance(ByKeyInstance):
         yield from self._results(fired, self._windows.bounds(distinct[WINDOW].to_numpy()))
         self._count(windows_fired=distinct.height)
         self._store.index.restart(slots)
-        self._put_back(slots, partials.filter(self._windows.last_window(slices) >= complete))
+        self._keep(slots, partials, self._windows.last_window(slices) >= complete)
+
+    def _keep(self, slots: Slots, rows: pl.DataFrame, needed: npt.NDArray[np.bool_]) -> None:
+        """Windows, in order, go on with the rows that they need. Where these are most of what they have, the others stay."""
+        owners = np.searchsorted(slots, rows[SLOT].to_numpy())
+        had, need = (np.bincount(some, minlength=len(slots)) for some in (owners, owners[needed]))
+        worn = 2 * need <= had
+        self._put_back(slots[worn], rows.filter(needed & worn[owners]))
 
     def _put_back(self, slots: Slots, kept: pl.DataFrame) -> None:
         """Windows go on with what they keep alone."""
