@@ -134,7 +134,12 @@ def test_a_side_is_not_read_for_rows_of_its_own(tmp_path):
     for number, of_right in enumerate([False, False, False, True, True, False]):
         instance = open_instance(plan, tmp_path / "0", version, NEVER if number == 0 else number * 100 - 1)
         before = instance.metrics.reads
-        rows = {"k0": [7] * 10, "side": [of_right] * 10, "id": range(10), "over": [False] * 10, "high": [7] * 10, "low": [7] * 10}
+        rows = {
+            "side": [of_right] * 10,
+            "id": range(10),
+            "over": [False] * 10,
+            **dict.fromkeys(("k0", "high", "low"), [7] * 10),
+        }
         instance.ingest(pa.record_batch(rows | dict.fromkeys(("start", "end"), range(number * 100, number * 100 + 10))))
         assert sum(batch.num_rows for batch in instance.fire(number * 100 + 99)) == [0, 0, 0, 300, 300, 200][number]
         reads.append(instance.metrics.reads - before)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, WindowPlan
-from forebay.engine.row_join import INSTANT, JoinInstance
+from forebay.engine.row_join import INSTANT, JoinInstance, Places, Rows
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import ENDLESS, HIGH, LOW, Lives, Times
