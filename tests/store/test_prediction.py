@@ -81,7 +81,7 @@ def test_a_merged_window_whose_members_are_evicted_is_read_from_disk(tmp_path):
         slots = store.index.find(key, key)
         assert values(store, slots) == [key - 1]
         store.remove(slots)
-        assert store._make_room(np.zeros(1, np.int64), np.array([60_000])).all()  # as if a near window were that large
+        assert store._ahead.make_room(np.zeros(1, np.int64), np.array([60_000])).all()  # as if a near window were that large
     assert store.metrics.evictions > 0
     assert values(store, store.index.roots(far[:1])) == [-2, -1, 3997]
 
@@ -125,7 +125,7 @@ def test_the_prefetch_buffer_stays_within_its_budget(tmp_path):
     for turn in range(1, 200):
         add(store, keys[1:], keys[1:] * 0 + turn, keys[1:] * 0 + turn + 10)
         store.commit()
-    assert store._prefetched.nbytes <= EAGER.memory_bytes // 4 + (1 << 16)
+    assert store._ahead.buffer.nbytes <= EAGER.memory_bytes // 4 + (1 << 16)
     assert len(values(store, store.index.due(2**60))) == 99 * 200
 
 

@@ -416,7 +416,7 @@ def test_nothing_in_memory_names_slots_that_have_gone(tmp_path, monkeypatch, oft
         store.remove(put(0, keys[:1]))
     store.commit()
     assert store.index.capacity < before // 4
-    assert len(store._prefetched) == 0
+    assert len(store._ahead.buffer) == 0
     slots = put(90_000)
     store.commit()
     assert sorted(store.get(slots)["n"]) == (keys + 90_000).tolist()

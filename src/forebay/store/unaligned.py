@@ -1,7 +1,7 @@
 """AUR, the append and unaligned read store: rows of windows that fire at times of their own (FlowKV, section 4.2).
 
 Rows wait in the write buffer by window. A flush writes them ordered by estimated trigger time (ETT). When a window is read
-whose rows are on disk, those of the windows with the nearest ETT are read in the same pass, and go to the prefetch buffer.
+whose rows are on disk, others are read in the same pass (`forebay.store.read_ahead`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.filenames import Version
 from forebay.store.form import Form, Merge
-from forebay.store.index_kernels import EARLIEST
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.manifest import INDEXES, Counters, Manifest
 from forebay.store.metrics import Metrics
@@ -35,10 +34,10 @@ from forebay.store.options import Options
 from forebay.store.pictures import Array
 from forebay.store.pieces import by_trigger_time
 from forebay.store.prepared import Prepared, named, within
-from forebay.store.row_buffer import LINK_BYTES, RowBuffer, Rows, grown
-from forebay.store.row_kernels import ALL_LOADED, ON_DISK, PARTLY
+from forebay.store.read_ahead import ReadAhead
+from forebay.store.row_buffer import RowBuffer, Rows
+from forebay.store.row_kernels import ALL_LOADED, PARTLY
 from forebay.store.window_extents import WindowExtents
-from forebay.windows import ENDLESS, Times
 
 SLOT = "slot"
 """The column that holds the window of a row, wherever rows of several windows are together."""
@@ -49,9 +48,6 @@ as where it keeps some for each of many slices, only when it has twice as many."
 
 _LEAST_MERGED, _SHARE = 4096, 8
 """This is done for so many windows at a time, or for this share of those that are written, since many begin together."""
-
-_WORTH = 8
-"""A full prefetch buffer is made anew for so much of it that comes in, or if half of it is dead."""
 
 
 class UnalignedStore:
@@ -113,8 +109,6 @@ class UnalignedStore:
         self._extents = WindowExtents(self._log, form)
         self._schema: pa.Schema | None = None
         self._counts = Metrics()
-        self._horizon = EARLIEST  # the last ETT of the windows that were read ahead last
-        self._read_alone = 0  # how many windows were read since then with nothing ahead
         self._many_rows = _MANY_ROWS
 
     def catch_up(self, version: Version, archive: Archive | None, disk: Disk) -> bool:
@@ -134,9 +128,7 @@ class UnalignedStore:
                 return False
             self._extents.moved_to(log)
         self._log = log
-        self._prefetched.discard(changed)
-        self._fit_loaded()
-        self._loaded[changed] = 0
+        self._ahead.discard(changed)
         return True
 
     def prepare(self) -> dict[str, Array]:
@@ -219,13 +211,8 @@ class UnalignedStore:
         return RowBuffer(self.index)
 
     @cached_property
-    def _prefetched(self) -> RowBuffer:
-        return RowBuffer(self.index)
-
-    @cached_property
-    def _loaded(self) -> Slots:
-        """The generation of each slot whose rows on disk are all in the prefetch buffer."""
-        return np.zeros(self.index.capacity, np.int32)
+    def _ahead(self) -> ReadAhead:
+        return ReadAhead(self.index, self.options, self._counts)
 
     # reading and writing ---------------------------------------------------------------------------------------------
 
@@ -245,13 +232,12 @@ class UnalignedStore:
 
         With ``ahead`` the nearest other windows are read, too, where few are asked for.
         """
-        self._fit_loaded()
-        where = kernels.places(self.index.records, self._loaded, slots)
+        where = self._ahead.places(slots)
         hits, misses = slots[where == ALL_LOADED], slots[where >= PARTLY]
         self._counts.hits += len(hits)
         self._counts.misses += len(misses)
         in_memory = []
-        for buffer, wanted in ((self._prefetched, hits), (self._written, slots)):
+        for buffer, wanted in ((self._ahead.buffer, hits), (self._written, slots)):
             rows, roots = buffer.rows_of(wanted)
             if len(rows):
                 in_memory.append((buffer.take(rows), roots))
@@ -289,13 +275,9 @@ class UnalignedStore:
             order, owners, counts = by_trigger_time(slots, self.index.records)
             batch, slots = batch.take(pa.array(order)), slots[order]
             self._extents.append(self.index, batch, slots)
-            if len(self._prefetched):
-                self._fit_loaded()
-                loaded = self._loaded[slots] == self.index.records["generation"][slots]
-                if loaded.any():
-                    self._prefetched.append(batch.filter(pa.array(loaded)), slots[loaded])
+            self._ahead.top_up(batch, slots)
             self.index.store_more(owners, counts)
-            self._make_room(np.empty(0, np.int64), np.empty(0))
+            self._ahead.make_room(np.empty(0, np.int64), np.empty(0))
         self._written.clear()
 
     def compact(self) -> None:
@@ -349,7 +331,7 @@ class UnalignedStore:
         """Size of the buffers and the key index, as far as they are in memory."""
         if not self._has_index:
             return 0
-        return self._written.nbytes + self._prefetched.nbytes + self.index.nbytes + self._extents.nbytes
+        return self._written.nbytes + self._ahead.buffer.nbytes + self.index.nbytes + self._extents.nbytes
 
     @property
     def live_bytes(self) -> int:
@@ -404,7 +386,7 @@ class UnalignedStore:
         """The rows of windows on disk; with ``ahead`` those of the nearest other windows go to the prefetch buffer."""
         self._counts.index_scans += 1
         self._load()
-        nearby = self._nearest(requested) if ahead else np.empty(0, np.int32)
+        nearby = self._ahead.choose(requested, self._extents) if ahead else np.empty(0, np.int32)
         reads: list[tuple[int, Rows, Slots, bool]] = []
         for number, rows, roots in self._extents.load(self.index).find(np.concatenate([requested, nearby])):
             unasked = np.isin(roots, nearby)
@@ -415,95 +397,18 @@ class UnalignedStore:
         early: list[tuple[pa.RecordBatch, Slots]] = []
         for batch, (_, _, roots, is_ahead) in zip(batches, reads, strict=True):
             (early if is_ahead else wanted).append((batch, roots))
-        if early:
-            batch = pa.concat_batches([part for part, _ in early])
-            self._prefetched.append(batch, np.concatenate([roots for _, roots in early]))
-            self._counts.prefetched_rows += batch.num_rows
-            self._counts.prefetched_bytes += batch.nbytes
-            kernels.mark(self.index.records, self._loaded, nearby, True)
+        self._ahead.take(early, nearby)
         return wanted
-
-    def _nearest(self, requested: Slots) -> Slots:
-        """Windows to read ahead of time: a share of all, those with the nearest ETT, as many as memory has room for.
-
-        Windows that are not expected to fire are read when they are asked for. Nothing is read ahead where more windows than
-        that are asked for: such a read is a large one as it is. Nor is anything where all of them are nearer than what was
-        read ahead last, until so many are: they were opened or have merged since, and to find the nearest takes a look at
-        all windows.
-        """
-        count = int(self.options.read_batch_ratio * len(self.index))
-        self._read_alone += len(requested)
-        is_near = self.index.records["ett"][requested].max() < self._horizon
-        if not count or count < len(requested) or (is_near and self._read_alone <= count):
-            return np.empty(0, np.int32)
-        self._read_alone = 0
-        expected = self.index.due_by_estimate(ENDLESS - 1)
-        candidates = expected[kernels.places(self.index.records, self._loaded, expected) == ON_DISK]
-        candidates = np.setdiff1d(candidates, requested, assume_unique=True)
-        ett = self.index.records["ett"][candidates]
-        if count < len(candidates):
-            nearest = np.argpartition(ett, count)[:count]
-            candidates, ett = candidates[nearest], ett[nearest]
-        in_memory = 1 + LINK_BYTES / max(1, self.row_bytes)
-        ahead = self._make_room(ett, self._extents.bytes_of(self.index, candidates) * in_memory)
-        if ahead.any():
-            self._horizon = ett[ahead].max()
-        return candidates[ahead]
-
-    def _make_room(self, ett: Times, sizes: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.bool_]:
-        """Have room in the prefetch buffer for windows that come with these ETTs and sizes; gives which of them it is for.
-
-        Of them and those that have been read ahead, it is for those with the nearest ETT. The buffer loses dead rows and the
-        farthest windows where that makes room for much, or where it has too much.
-        """
-        budget = self.options.prefetch_bytes
-        buffer = self._prefetched
-        if buffer.nbytes + sizes.sum() <= budget:
-            return np.ones(len(ett), np.bool_)
-        rows, slots = buffer.live()
-        owners, counts = np.unique(slots, return_counts=True)
-        loaded = kernels.places(self.index.records, self._loaded, owners) == ALL_LOADED
-        row_bytes = buffer.nbytes / max(1, len(buffer))
-        is_over = buffer.nbytes > budget  # a flush has brought rows of windows that are there
-        too_large = sizes > budget  # such a window is read when it fires, and keeps no other one from being there
-        all_sizes = np.concatenate([counts[loaded] * row_bytes, np.where(too_large, 0, sizes)])
-        order = np.argsort(np.concatenate([self.index.records["ett"][owners[loaded]], ett]), kind="stable")
-        fits = np.zeros(len(order), np.bool_)
-        fits[order] = np.cumsum(all_sizes[order]) <= (budget // 2 if is_over else budget)
-        kept, ahead = owners[loaded][fits[: loaded.sum()]], fits[loaded.sum() :] & ~too_large
-        gained = sizes[ahead].sum()
-        if gained + buffer.nbytes > budget:
-            if not is_over and gained < budget // _WORTH and len(rows) > len(buffer) // 2:
-                return np.zeros(len(ett), np.bool_)
-            self._keep(rows, slots, owners, kept)
-        return ahead
-
-    def _keep(self, rows: Rows, slots: Slots, owners: Slots, kept: Slots) -> None:
-        """Of the live rows of the prefetch buffer, and the windows that they are of, keep those of some."""
-        staying = np.isin(slots, kept)
-        self._counts.evictions += len(owners) - len(kept)
-        self._counts.unused_rows += int(np.count_nonzero(~staying))
-        kernels.mark(self.index.records, self._loaded, np.setdiff1d(owners, kept), False)
-        batch, slots = self._prefetched.take(rows[staying]) if staying.any() else None, slots[staying]
-        self._prefetched.clear()
-        self._horizon = min(self._horizon, self.index.records["ett"][kept].max(initial=EARLIEST))
-        if batch is not None:
-            self._prefetched.append(batch, slots)
 
     @property
     def row_bytes(self) -> float:
         """The mean size of a row on disk; 0 if there is none."""
         return self._extents.row_bytes
 
-    def _fit_loaded(self) -> None:
-        if len(self._loaded) < self.index.capacity:
-            self._loaded = grown(self._loaded, self.index.capacity)
-
     def _forget_slots(self) -> None:
         """Have nothing more of what is known by slot: some slots have gone, and will be new ones."""
         self._extents.forget_addresses()
-        self._prefetched.clear()
-        self._loaded, self._horizon = np.zeros(self.index.capacity, np.int32), EARLIEST
+        self._ahead.clear()
 
     def _merged(self, batch: pa.RecordBatch, slots: Slots) -> tuple[pa.RecordBatch, Slots]:
         if self.merge is None:
