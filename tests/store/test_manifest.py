@@ -9,7 +9,7 @@ from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
-from forebay.store.segment import Extent, Segment
+from forebay.store.segment import Extent, Header, Segment
 
 VERSION = Version(7, "0123abcd")
 SEGMENT = Segment("000000000006-89abcdef-0000.arrow", 4096, 312, 77)
@@ -60,6 +60,17 @@ def test_a_picture_of_a_key_index_has_a_format_of_its_own(path, tmp_path):
     path.write_bytes(path.read_bytes().replace(b"manifest 6", b"manifest 4", 1))
     with pytest.raises(CorruptState, match="another format version"):
         manifests.read(tmp_path, VERSION)
+
+
+def test_a_segment_of_several_streams_has_a_format_of_its_own(path, tmp_path):
+    segment = replace(SEGMENT, streams=(Header(1312, 200, 5), Header(2000, 100, 6)))
+    with_streams = replace(MANIFEST, segments={segment.name: segment})
+    manifests.write(tmp_path, with_streams)
+    assert path.read_bytes().startswith(b"forebay manifest 7 ")
+    assert manifests.read(tmp_path, VERSION) == with_streams
+    first, second = MANIFEST.extents
+    later = second._replace(offset=1512)
+    assert [segment.header_of(extent).offset for extent in (first, second, later)] == [0, 0, 1312]
 
 
 def test_every_flipped_bit_is_found(path):

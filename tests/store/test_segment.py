@@ -29,6 +29,29 @@ def test_is_an_arrow_stream_that_any_tool_reads(written):
         assert pa.ipc.open_stream(file).read_all() == pa.Table.from_batches(BATCHES)
 
 
+OTHERS = pa.record_batch({"slot": [5]})
+
+
+@pytest.fixture
+def streams(tmp_path):
+    writer = SegmentWriter(tmp_path, NAME, BATCHES[0].schema)
+    extents = []
+    for group, batch in enumerate((*BATCHES, OTHERS, BATCHES[0])):
+        writer.turn_to(batch.schema)
+        extents.append(writer.append(group, batch))
+    return tmp_path, writer.close(), extents
+
+
+def test_rows_of_several_schemas_are_streams_one_after_the_other(streams):
+    directory, segment, extents = streams
+    reader = SegmentReader(directory, segment)
+    assert [reader.read(extent) for extent in extents] == [*BATCHES, OTHERS, BATCHES[0]]
+    with (directory / NAME).open("rb") as file:
+        found = [pa.ipc.open_stream(file).read_all() for _ in range(3)]
+    assert found == [pa.Table.from_batches(batches) for batches in (BATCHES, [OTHERS], BATCHES[:1])]
+    assert len(segment.streams) == 2
+
+
 def test_never_overwrites(written):
     directory, _, _ = written
     before = (directory / NAME).read_bytes()
@@ -37,17 +60,20 @@ def test_never_overwrites(written):
     assert (directory / NAME).read_bytes() == before
 
 
-def test_every_flipped_bit_is_found(written):
-    directory, segment, extents = written
+@pytest.mark.parametrize("file", ["written", "streams"])
+def test_every_flipped_bit_is_found(request, file):
+    directory, segment, extents = request.getfixturevalue(file)
     path = directory / NAME
     whole = path.read_bytes()
-    for position in range(len(whole) - 8):  # the end-of-stream mark is not read
+    marks = {mark - 8 + byte for mark in (*(each.offset for each in segment.streams), len(whole)) for byte in range(8)}
+    for position in sorted({*range(len(whole))} - marks):  # the ends of streams are not read
         damaged = bytearray(whole)
         damaged[position] ^= 1 << position % 8
         path.write_bytes(damaged)
         with pytest.raises(CorruptState, match=r"damaged in the \d+ bytes at offset \d+"):
             reader = SegmentReader(directory, segment)
-            assert [reader.read(extent) for extent in extents] == BATCHES
+            for extent in extents:
+                reader.read(extent)
 
 
 @pytest.mark.parametrize("size", [0, 8, 100])

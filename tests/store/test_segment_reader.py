@@ -187,7 +187,7 @@ def test_damage_since_an_extent_was_checked_does_not_move(tmp_path):
     with (tmp_path / NAME).open("r+b") as file:
         file.seek(extent.offset + extent.length // 2)
         file.write(b"x")
-    writer = SegmentWriter(tmp_path, NAME.replace("0001-", "0002-"), reader.schema)
+    writer = SegmentWriter(tmp_path, NAME.replace("0001-", "0002-"), reader.schema_of(extent))
     with pytest.raises(CorruptState, match=NAME):
         reader.move(extent, writer)
     writer.abandon()
@@ -228,7 +228,7 @@ def test_extents_that_move_have_checksums_of_their_blocks(tmp_path):
     batches = [pa.record_batch(columns(seed)) for seed in range(2)]
     segment, extents = written(tmp_path, *batches)
     reader = SegmentReader(tmp_path, segment)
-    writer = SegmentWriter(tmp_path, NAME.replace("0001-", "0002-"), reader.schema)
+    writer = SegmentWriter(tmp_path, NAME.replace("0001-", "0002-"), reader.schema_of(extents[1]))
     moved = reader.move(extents[1], writer)
     segment = writer.close()
     assert blocks.checksums_of(paging.mapped(tmp_path / segment.name)) is not None

@@ -32,6 +32,30 @@ def test_a_change_of_few_windows_writes_few(tmp_path):
     assert index.windows(index.live()).tolist() == [[key, key + 9 if key < 2000 else key + 5] for key in keys.tolist()]
 
 
+def test_a_small_commit_writes_two_segments(tmp_path):
+    """Rows with their pieces, which go together, and what has changed in the key index."""
+    store, made = UnalignedStore(tmp_path, None), []
+    for number in range(3):
+        keys = np.arange(number * 10, number * 10 + 10)
+        store.append(rows(keys), store.index.place_merging(keys, keys, keys, keys + 5))
+        if number == 2:
+            store.remove(store.index.due(15))  # windows and free slots change
+        version = store.commit()
+        made += tmp_path.glob(f"{version}*.arrow")
+    assert [len(schemas) for schemas in map(schemas_in, sorted(made))] == [2, 1, 2, 1, 2, 2]
+    store = UnalignedStore(tmp_path, version)
+    assert sorted(store.get(store.index.live())["value"]) == list(range(11, 30))
+
+
+def schemas_in(path):
+    """The schemas of the streams of a segment."""
+    found = []
+    with path.open("rb") as file:
+        while file.tell() < path.stat().st_size:
+            found.append(pa.ipc.open_stream(file).read_all().schema)
+    return found
+
+
 def rows(values):
     return pa.record_batch({"value": pa.array(values, pa.int64()), "text": [f"{value:>200}" for value in values]})
 
@@ -362,7 +386,7 @@ def test_slots_that_many_windows_had_go_when_few_are_left_and_no_row_comes_back(
     for step in range(60):
         if store is None or not store.catch_up(version, None, LOCAL):
             store = UnalignedStore(tmp_path / "store", version, options)
-        some = 4000 if step % 15 == 3 else int(pick.integers(1, 60))
+        some = 4000 if step % 20 == 3 else int(pick.integers(1, 60))
         keys = np.concatenate([np.arange(number, number + some), [key for key in expected if pick.random() < 0.1]]).astype(
             int
         )

@@ -20,7 +20,7 @@ from forebay.restoring import RESTORE
 from forebay.store import filenames
 from forebay.store.disk import LOCAL, Disk, unreadable
 from forebay.store.filenames import Version
-from forebay.store.segment import Extent, Segment
+from forebay.store.segment import Extent, Header, Segment
 
 FORMAT = 4
 
@@ -30,12 +30,18 @@ FORMAT_OF_PARTS = 5
 FORMAT_OF_PICTURES = 6
 """What a manifest with pictures of key indexes has, with parts or without."""
 
-_READABLE = {b"3", b"4", b"5", b"6"}
+FORMAT_OF_STREAMS = 7
+"""What a manifest has of which a segment has several streams, whatever else there is."""
+
+_READABLE = {b"3", b"4", b"5", b"6", b"7"}
 """Manifests of format 3 have no secret."""
 
 KIND_BITS = 61
 PICTURES = 3 << KIND_BITS
 """Groups from this number on are pictures of key indexes (`forebay.store.index_log`)."""
+
+KEY_INDEXES = 2 << KIND_BITS
+"""Groups from this number on are of key indexes: changes of them, or pictures."""
 
 EVENTS = "events"
 """The part that has the events which several patterns share (`forebay.store.events`)."""
@@ -175,7 +181,7 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
     if words[2] not in _READABLE:
         raise CorruptState(
             f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 to "
-            f"{FORMAT_OF_PICTURES}. "
+            f"{FORMAT_OF_STREAMS}. "
             "Run the forebay release that wrote it."
         )
     if words[3] != f"{crc32(body):08x}".encode():
@@ -188,6 +194,8 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
 
 def _format_of(manifest: Manifest) -> int:
     """The oldest format that has all that the manifest has, so that releases which can read it do."""
+    if any(segment.streams for segment in manifest.segments.values()):
+        return FORMAT_OF_STREAMS
     if any(extent.group >= PICTURES for extent in manifest.extents):
         return FORMAT_OF_PICTURES
     return FORMAT_OF_PARTS if manifest.parts else FORMAT
@@ -217,14 +225,23 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "fired_until": manifest.fired_until,
         "secret": manifest.secret,
         "counters": asdict(manifest.counters),
-        "segments": [vars(segment) for segment in manifest.segments.values()],
+        "segments": [_described(segment) for segment in manifest.segments.values()],
         "extents": extents,
         **parts,
     }
 
 
+def _described(segment: Segment) -> dict[str, Any]:
+    """A segment; only where it has several streams do these have a field."""
+    found = vars(segment)
+    return found if segment.streams else {name: value for name, value in found.items() if name != "streams"}
+
+
 def _segments(content: dict[str, Any]) -> list[Segment]:
-    segments = [Segment(**segment) for segment in content["segments"]]
+    segments = [
+        Segment(**{**segment, "streams": tuple(Header(*each) for each in segment.get("streams", ()))})
+        for segment in content["segments"]
+    ]
     for segment in segments:
         if not filenames.is_segment(segment.name):
             raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {RESTORE}")

@@ -1,6 +1,7 @@
-"""Segments: immutable files of rows. A segment is one Arrow IPC stream; an *extent* is one record batch in it.
+"""Segments: immutable files of rows. A segment is one Arrow IPC stream or some; an *extent* is one record batch in them.
 
-After the stream a large segment has checksums of its blocks (`forebay.store.blocks`).
+A stream has rows of one schema. What a commit writes is often little, and of several: it becomes one file, as files cost
+more than what is in them. After the streams a large segment has checksums of its blocks (`forebay.store.blocks`).
 """
 
 from __future__ import annotations
@@ -22,19 +23,36 @@ SEGMENT_BYTES = 4 << 20
 """A segment is closed at this size, so that what it holds fires, and can be unlinked, at about one time."""
 
 _SMALL_BYTES = 64 << 10
-"""A segment is in memory up to this size."""
+"""A segment is in memory up to this size, and takes rows of other schemas."""
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
+class Header(NamedTuple):
+    """Where a stream of a segment has its schema: the offset at which the stream begins, the size in bytes, the CRC-32."""
+
+    offset: int
+    size: int
+    crc: int
+
+
 @dataclass(frozen=True)
 class Segment:
-    """A segment file as a manifest names it: total size, and the size and CRC-32 of its schema, in bytes."""
+    """A segment file as a manifest names it: total size, and the size and CRC-32 of its first schema, in bytes.
+
+    ``streams`` are the schemas of the streams that follow the first one.
+    """
 
     name: str
     size: int
     schema_size: int
     schema_crc: int
+    streams: tuple[Header, ...] = ()
+
+    def header_of(self, extent: Extent) -> Header:
+        """The schema of the stream that an extent is in."""
+        first = Header(0, self.schema_size, self.schema_crc)
+        return next((each for each in reversed(self.streams) if each.offset < extent.offset), first)
 
 
 class Extent(NamedTuple):
@@ -64,7 +82,7 @@ class SegmentWriter:
     name : str
         Its name; a file of that name must not exist.
     schema : pyarrow.Schema
-        The schema of every batch.
+        The schema of the first batches.
     disk : Disk
         What it is written to.
     """
@@ -72,19 +90,27 @@ class SegmentWriter:
     def __init__(self, directory: Path, name: str, schema: pa.Schema, disk: Disk = LOCAL) -> None:
         self._path, self._disk = directory / name, disk
         self.name = name
-        self.schema = schema
-        header = schema.serialize()
-        self._schema_size = header.size
-        self._schema_crc = crc32(header)
+        self._headers: list[Header] = []
         self._small = bytearray()
         self._descriptor: int | None = None
         self._checksums = BlockChecksums()
         self.size = 0
         try:
-            self._write(header)
+            self._begin(schema)
         except StateDirectoryError:
             self.abandon()
             raise
+
+    @property
+    def small(self) -> bool:
+        """Whether it is in memory."""
+        return self._descriptor is None
+
+    def turn_to(self, schema: pa.Schema) -> None:
+        """Have another schema in what is written from now on."""
+        if schema != self.schema:
+            self._write(_END_OF_STREAM)
+            self._begin(schema)
 
     def append(self, group: int, batch: pa.RecordBatch, part: str = "") -> Extent:
         """Write one extent and return where it is."""
@@ -116,12 +142,18 @@ class SegmentWriter:
                 self._disk.sync(self._descriptor, self._path)
         finally:
             self.abandon()
-        return Segment(self._path.name, self.size, self._schema_size, self._schema_crc)
+        (_, size, crc), *others = self._headers
+        return Segment(self._path.name, self.size, size, crc, tuple(others))
 
     def abandon(self) -> None:
         """Close without making the file durable; nothing will name it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
+
+    def _begin(self, schema: pa.Schema) -> None:
+        self.schema, header = schema, schema.serialize()
+        self._headers.append(Header(self.size, header.size, crc32(header)))
+        self._write(header)
 
     def _write(self, data: bytes | pa.Buffer) -> None:
         view = memoryview(data)

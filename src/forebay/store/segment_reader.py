@@ -20,7 +20,7 @@ from forebay.store.block_kernels import BLOCK
 from forebay.store.blocks import Blocks
 from forebay.store.disk import unreadable
 from forebay.store.paging import Parts
-from forebay.store.segment import Extent, Segment, SegmentWriter
+from forebay.store.segment import Extent, Header, Segment, SegmentWriter
 from forebay.store.verified import Verified
 
 Steps = Generator[Parts, None, pa.RecordBatch]
@@ -45,7 +45,15 @@ class SegmentReader:
         self._segment = segment
         self._fetch = fetch
         self._map = self._mapped()
-        self.schema = pa.ipc.read_schema(self._checked(0, segment.schema_size, segment.schema_crc))
+        self._schemas: dict[Header, pa.Schema] = {}
+
+    def schema_of(self, extent: Extent) -> pa.Schema:
+        """The schema of an extent."""
+        header = self._segment.header_of(extent)
+        schema = self._schemas.get(header)
+        if schema is None:
+            schema = self._schemas[header] = pa.ipc.read_schema(self._checked(*header))
+        return schema
 
     def part(self, extent: Extent) -> tuple[int, int]:
         """Where in memory an extent is: address and size."""
@@ -53,12 +61,12 @@ class SegmentReader:
 
     def read(self, extent: Extent) -> pa.RecordBatch:
         """The rows of an extent, backed by the map."""
-        return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema)
+        return pa.ipc.read_record_batch(self._checked(extent.offset, extent.length, extent.crc), self.schema_of(extent))
 
     def take(self, extent: Extent, rows: npt.NDArray[np.int64]) -> Steps:
         """Some rows of an extent, by their numbers, for `side_by_side`. If they are few, only what they are on is read."""
         if (yield from self._check_rows(extent, rows)):
-            batch = pa.ipc.read_record_batch(self._map.slice(extent.offset, extent.length), self.schema)
+            batch = pa.ipc.read_record_batch(self._map.slice(extent.offset, extent.length), self.schema_of(extent))
         else:
             yield np.array([self.part(extent)])
             batch = self.read(extent)
@@ -163,7 +171,7 @@ class SegmentReader:
         about = int.from_bytes(file.slice(begin + 4, 4).to_pybytes(), "little")
         if not checked.check(file, np.arange(first, (begin + 7 + about) // BLOCK + 1)):
             return None
-        return blocks.layout_of(pa.ipc.read_record_batch(file.slice(begin, extent.length), self.schema), file)
+        return blocks.layout_of(pa.ipc.read_record_batch(file.slice(begin, extent.length), self.schema_of(extent)), file)
 
 
 def side_by_side(reads: Iterable[Steps]) -> list[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from forebay.errors import StateDirectoryError
 from forebay.store import filenames
 from forebay.store.disk import Disk
 from forebay.store.filenames import Version
+from forebay.store.manifest import KEY_INDEXES
 from forebay.store.segment import SEGMENT_BYTES, Extent, Segment, SegmentWriter
 from forebay.store.segment_reader import SegmentReader
 
@@ -46,7 +47,8 @@ class Segments:
         self._directory, self._fetch = directory, fetch
         self.disk = disk
         self._readers: dict[str, SegmentReader] = {}
-        self._writers: dict[pa.Schema, SegmentWriter] = {}
+        self._writers: dict[SegmentWriter, bool] = {}
+        """Each with whether it has what is of key indexes. That stays for longer than rows do, and is in other files."""
         self._failed = False
         self.go_on(version, known)
 
@@ -64,7 +66,7 @@ class Segments:
     def write(self, group: int, batch: pa.RecordBatch, part: str) -> Extent:
         """Write rows of a group as a new extent."""
         with self._whole_or_failed():
-            writer = self._writer(batch.schema)
+            writer = self._writer(batch.schema, of_index=group >= KEY_INDEXES)
             extent = writer.append(group, batch, part)
             self._close_if_full(writer)
         return extent
@@ -75,7 +77,7 @@ class Segments:
         for extent in extents:
             reader = self.reader_of(extent)
             with self._whole_or_failed():
-                writer = self._writer(reader.schema)
+                writer = self._writer(reader.schema_of(extent), of_index=extent.group >= KEY_INDEXES)
                 moved[extent] = reader.move(extent, writer)
                 self._close_if_full(writer)
         return moved
@@ -83,7 +85,7 @@ class Segments:
     def seal(self) -> None:
         """Close the segments that are being written."""
         with self._whole_or_failed():
-            for writer in list(self._writers.values()):
+            for writer in list(self._writers):
                 self._close(writer)
 
     def making(self, name: str) -> None:
@@ -99,7 +101,7 @@ class Segments:
 
         A manifest goes before what it names: nobody finds one that names what is gone.
         """
-        for writer in self._writers.values():
+        for writer in self._writers:
             writer.abandon()
         self._writers.clear()
         self._readers.clear()
@@ -132,13 +134,13 @@ class Segments:
 
     def schemas(self, extents: Iterable[Extent]) -> list[pa.Schema]:
         """The different columns that the rows of extents have."""
-        segments = {self.known[extent.segment].schema_crc: extent.segment for extent in extents}
-        return [self.reader(name).schema for name in segments.values()]
+        found = {self.known[extent.segment].header_of(extent).crc: extent for extent in extents}
+        return [self.reader_of(extent).schema_of(extent) for extent in found.values()]
 
     def bytes_of(self, names: Collection[str]) -> int:
         """Size of the files of some segments."""
         sizes = {name: segment.size for name, segment in self.known.items()}
-        sizes |= {writer.name: writer.size for writer in self._writers.values()}
+        sizes |= {writer.name: writer.size for writer in self._writers}
         return sum(sizes[name] for name in names)
 
     # private ---------------------------------------------------------------------------------------------------------
@@ -157,14 +159,18 @@ class Segments:
             self._failed = True
             raise
 
-    def _writer(self, schema: pa.Schema) -> SegmentWriter:
-        """The segment that rows of a schema are written to."""
-        writer = self._writers.get(schema)
+    def _writer(self, schema: pa.Schema, *, of_index: bool) -> SegmentWriter:
+        """The segment that rows of a schema are written to: one that has such, or else a small one."""
+        alike = [writer for writer, its in self._writers.items() if its == of_index]
+        writer = next((each for each in alike if each.schema == schema), None)
+        writer = writer or next((each for each in alike if each.small), None)
         if writer is None:
             self.disk.make_directory(self._directory)
             name = next(self._names)
             self.making(name)
-            writer = self._writers[schema] = SegmentWriter(self._directory, name, schema, self.disk)
+            writer = SegmentWriter(self._directory, name, schema, self.disk)
+            self._writers[writer] = of_index
+        writer.turn_to(schema)
         return writer
 
     def _close_if_full(self, writer: SegmentWriter) -> None:
@@ -172,6 +178,6 @@ class Segments:
             self._close(writer)
 
     def _close(self, writer: SegmentWriter) -> None:
-        del self._writers[writer.schema]
+        del self._writers[writer]
         segment = writer.close()
         self.known[segment.name] = segment
