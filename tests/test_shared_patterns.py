@@ -533,11 +533,18 @@ def test_damage_in_any_part_is_found(tmp_path):
     together = Shared(Location.new(Root(tmp_path), 0, LAYOUT).home.directory)
     together.run(["sliding list", "visits", "totals of visits"], some_rows(random.Random(1), 0), NEVER)
     (operator,) = inspection.operators(Root(tmp_path))
-    segments = list(together.directory.glob("*.arrow"))
-    assert len(segments) > 3
-    for segment in segments:
+    ((instance, version),) = operator.chosen()
+    extents = instance.manifest(version).extents
+    assert {extent.part.partition("-")[0] for extent in extents} == {
+        "",
+        "events",
+        "pattern:visits",
+        "pattern:totals of visits",
+    }
+    for extent in extents:
+        segment, at = together.directory / extent.segment, extent.offset + extent.length // 2
         whole = segment.read_bytes()
-        segment.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 1]) + whole[len(whole) // 2 + 1 :])
+        segment.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         assert [name for name, message in inspection.verify(operator) if segment.name in message] == [
             together.directory.name
         ]
