@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli.app import app
+from forebay.engine.row_join import INSTANT, ROW
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
 from forebay.state import inspection
 from forebay.state import layout as layouts
@@ -21,6 +22,7 @@ from forebay.store.disk import Together
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
+from forebay.windows import Lives
 
 LAYOUT = {
     "kind": "session_window",
@@ -102,6 +104,19 @@ def test_what_spark_has_not_committed_is_not_shown(tmp_path):
         assert sum(batch.num_rows for batch in operator.read()) == rows
     (operator,) = inspection.operators(Root(tmp_path), 1)
     assert [instance.at(2).batch for instance in operator.instances] == [2]
+
+
+def test_of_valid_rows_of_a_continuous_join_no_bounds_are_shown(tmp_path):
+    store, keys = store_at(Root(tmp_path)), np.arange(4)
+    batch = pa.record_batch({"user": keys, INSTANT: keys, ROW: keys})
+    windows = Lives("over", 10)
+    store.append(batch, store.index.place_exact(keys, keys, *windows.valid(keys % 2)))
+    store.append(batch, store.index.place_exact(keys, keys, *windows.waiting(keys + 15)))
+    store.commit()
+    (operator,) = inspection.operators(Root(tmp_path))
+    bounds = [(row["start"], row["end"]) for batch in operator.read() for row in batch.to_pylist()]
+    assert sum(start is not None and end is not None for start, end in bounds) == 4
+    assert bounds.count((None, None)) == 4
 
 
 def test_of_a_version_whose_micro_batch_is_not_known_it_is_not_said_which_left_it(tmp_path):

@@ -173,14 +173,17 @@ class InstanceState:
         parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
         for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
             rows = store.get(slots)
-            if ROW in rows.columns:
+            joined = ROW in rows.columns
+            if joined:
                 rows = rows.filter(pl.col(ROW) >= 0).drop(INSTANT, ROW)  # marks are no rows
-            if INSTANT in rows.columns:  # of windows that precede rows: each row has one
+            elif INSTANT in rows.columns:  # of windows that precede rows: each row has one
                 instants = pl.col(INSTANT).cast(pl.Datetime("us", "UTC"))
                 yield rows.drop(SLOT).with_columns(start=instants, end=instants).drop(INSTANT)
                 continue
-            bounds = store.index.windows(rows[SLOT].to_numpy())
-            yield rows.drop(SLOT).with_columns(start=self._bound(bounds[:, 0]), end=self._bound(bounds[:, 1]))
+            starts, ends = store.index.bounds(rows[SLOT].to_numpy())
+            if joined:
+                starts = np.where(ends == ENDLESS, ENDLESS, starts)  # it tells sides apart
+            yield rows.drop(SLOT).with_columns(start=self._bound(starts), end=self._bound(ends))
 
     def _bound(self, values: npt.NDArray[np.int64]) -> pl.Series:
         series = pl.Series(np.ascontiguousarray(values))
