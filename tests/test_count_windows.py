@@ -14,6 +14,8 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import WindowPlan
 from forebay.store import open_stores
 from forebay.store.options import Options
+from forebay.store.unaligned import UnalignedStore
+from forebay.store.window_extents import WindowExtents
 from forebay.windows import HIGH, LOW, CountWindows
 
 NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
@@ -122,3 +124,18 @@ def test_what_windows_need_of_earlier_rows_is_seldom_written_again(tmp_path, pat
         version = instance.commit(number)
         instance.close()
     assert instance.metrics.writes < 3 * rows  # 99 of them each time were 40,000
+
+
+def test_what_windows_need_is_written_again_before_it_lies_scattered(tmp_path, monkeypatch):
+    """Where few keys of many have rows at a time, what a key has would be in as many places as it has rows."""
+    monkeypatch.setattr(WindowExtents, "combine", lambda *_: None)  # as if all extents were large
+    plan, version, keys = planned(CountWindows(100, 1), Pattern.AUR), None, np.arange(50)
+    for number in range(60):
+        instance = open_instance(plan, tmp_path / "0", version, 0)
+        instance.ingest(packed(np.repeat(keys, 99), np.arange(4950)) if number == 0 else packed([7], [number]))
+        assert sum(batch.num_rows for batch in instance.fire(0)) == (number > 0)
+        version = instance.commit(number)
+        instance.close()
+        store = UnalignedStore(tmp_path / "0", version)
+        assert store.pieces_of(store.index.live()).max() <= 17
+    assert instance.metrics.writes < 4950 + 60 + 99 * 60 // 16

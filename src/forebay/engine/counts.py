@@ -25,6 +25,9 @@ from forebay.windows import HIGH, LOW, CountWindows
 _REPEATED = 1 << 20
 """Rows of count windows are aggregated about so many at a time, each counted once for every window."""
 
+_MOST_PIECES = 16
+"""Rows of a window may lie in so many places on disk: where few keys of many have rows at a time, each is read by itself."""
+
 
 class CountInstance(ByKeyInstance):
     """Count windows: they end with the rows of their key. Rows are stored by slice, as those of aligned windows are."""
@@ -147,10 +150,13 @@ class CountInstance(ByKeyInstance):
         self._keep(slots, partials, self._windows.last_window(slices) >= complete)
 
     def _keep(self, slots: Slots, rows: pl.DataFrame, needed: npt.NDArray[np.bool_]) -> None:
-        """Windows, in order, go on with the rows that they need. Where these are most of what they have, the others stay."""
+        """Windows, in order, go on with the rows that they need.
+
+        Where these are most of what they have, and do not lie scattered, all stay as they are.
+        """
         owners = np.searchsorted(slots, rows[SLOT].to_numpy())
         had, need = (np.bincount(some, minlength=len(slots)) for some in (owners, owners[needed]))
-        worn = 2 * need <= had
+        worn = (2 * need <= had) | (self._store.pieces_of(slots) > _MOST_PIECES)
         self._put_back(slots[worn], rows.filter(needed & worn[owners]))
 
     def _put_back(self, slots: Slots, kept: pl.DataFrame) -> None:

@@ -131,11 +131,19 @@ class Addresses:
         new = [0.0 if number is None else width(number) for number in self._numbers[len(self._widths) :]]
         if new:
             self._widths = np.concatenate([self._widths, new])
+        return self._summed(slots, lambda pieces: self._rows[pieces] * self._widths[self._owners[pieces]])
+
+    def _summed(self, slots: Slots, weigh: Callable[[Rows], npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
+        """What the pieces of windows weigh together."""
         chains = self._index.records, self._heads, self._previous, self._generations, slots
         counts = kernels.count_items(*chains)
         pieces, _ = kernels.collected(*chains)
-        weights = self._rows[pieces] * self._widths[self._owners[pieces]]
-        return np.bincount(np.repeat(np.arange(len(slots)), counts), weights, len(slots)).astype(np.float64)
+        return np.bincount(np.repeat(np.arange(len(slots)), counts), weigh(pieces), len(slots)).astype(np.float64)
+
+    def pieces_of(self, slots: Slots) -> npt.NDArray[np.float64]:
+        """In how many pieces the rows of windows lie."""
+        there = np.array([number is not None for number in self._numbers])
+        return self._summed(slots, lambda pieces: there[self._owners[pieces]])
 
     def of(self, slot: int, read: Callable[[int], pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival.

@@ -310,6 +310,13 @@ class UnalignedStore:
         self._load()
         return self._extents.bytes_of(self.index, slots)
 
+    def pieces_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
+        """In how many places on disk the rows of each window lie."""
+        if not kernels.stored(self.index.records, slots).any():
+            return np.zeros(len(slots))
+        self._load()
+        return self._extents.load(self.index).pieces_of(slots)
+
     @property
     def most_bytes(self) -> float:
         """No fewer bytes than `bytes_of` all windows, and known at once."""
