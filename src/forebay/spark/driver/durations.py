@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from forebay.errors import InvalidArgument
 
+_MOST_DAYS = 36_525_000
 _MICROS_PER_DAY = 86_400_000_000
 
 Duration = str | datetime.timedelta
@@ -58,7 +59,12 @@ def _days_and_microseconds(session: SparkSession, name: str, duration: Duration)
         raise InvalidArgument(f"{name} {duration!r} is not a duration; {example}") from error
     if get_field(interval, "months"):
         raise InvalidArgument(f"{name} {duration!r} has months or years, whose length varies; use days")
-    return int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
+    days, micros = int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
+    if abs(days + micros // _MICROS_PER_DAY) > _MOST_DAYS:
+        raise InvalidArgument(
+            f"{name} {duration!r} is more than a hundred thousand years, which no time stamp leaves room for"
+        )
+    return days, micros
 
 
 def positive_microseconds(session: SparkSession, name: str, duration: Duration) -> int:
