@@ -251,3 +251,15 @@ def test_a_version_that_was_collected_is_not_taken_for_state_that_is_not_there_y
     (operator,) = inspection.operators(Root(tmp_path), 0)
     with pytest.raises(InvalidArgument, match="no version of micro-batch 0 any more"):
         operator.chosen()
+
+
+def test_which_operators_there_are_is_told(tmp_path):
+    for layout in (LAYOUT, LAYOUT | {"window": "session_window(ts, 2 minutes)"}):
+        UnalignedStore(Location.new(Root(tmp_path), 0, layout).home.directory, None).commit()
+    operators = inspection.operators(Root(tmp_path))
+    ids = ", ".join(operator.id for operator in operators)
+    with pytest.raises(InvalidArgument, match=f"several operators; give one of these as --operator, .*: {ids}"):
+        inspection.one(operators, None)
+    with pytest.raises(InvalidArgument, match="no operator 'x'; give"):
+        inspection.one(operators, "x")
+    assert inspection.one(operators, operators[1].id) is operators[1]

@@ -280,7 +280,7 @@ def approx_percentile(col: ColumnOrName, percentage: float | Sequence[float], ac
     """A value of the column whose rank is near the percentage; a list of percentages in [0, 1] gives an array.
 
     The rank is wrong by at most ``1 / accuracy`` in 99 of 100 results; an accuracy above 21,000 counts as 21,000. It comes
-    from a KLL sketch, where Spark has another.
+    from a KLL sketch, where Spark has another. NaN does not count, like NULL; in Spark it may be the largest value.
 
     Examples
     --------

@@ -379,7 +379,9 @@ def one(found: list[OperatorState], id_: str | None) -> OperatorState:
     """The operator with that id; without one, the only operator."""
     matching = [operator for operator in found if id_ in (None, operator.id)]
     if len(matching) != 1:
-        raise InvalidArgument(f"the operator must be one of {', '.join(operator.id for operator in found)}")
+        problem = "it has several operators" if id_ is None else f"it has no operator {id_!r}"
+        ids = ", ".join(operator.id for operator in found)
+        raise InvalidArgument(f"{problem}; give one of these as --operator, or as the option `operator` of a reader: {ids}")
     return matching[0]
 
 
