@@ -442,6 +442,33 @@ def test_one_of_several_overloaded_executors_is_relieved_whichever_is_the_busies
     assert relieving(overload.work, {})
 
 
+@pytest.mark.parametrize(("hosts", "each"), [(2, 2), (3, 2), (3, 4)])
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_slow_host_with_several_executors_loses_all_it_has(hosts, each, partitions):
+    """Its other executors are slow, too: neither with them nor with what was slow there is one compared."""
+    executors = [f"{host}.{number}" for host in range(hosts) for number in range(each)]
+    here, levelling = dict(enumerate(executors * partitions)), Levelling()
+    served = set(executors)
+    for batch in range(80):
+        slow = 5 if batch >= 20 else 1
+        times = {each: 200.0 * (slow if at.startswith("0.") else 1) for each, at in here.items()}
+        load = {executor: sum(times[each] for each, at in here.items() if at == executor) for executor in served}
+        overload = levelling.take(batch, Work(here, load, times, times, dict.fromkeys(here, 10.0)), max(load.values()))
+        if overload is None:
+            continue
+        if overload.slow:
+            mine = [each for each, at in here.items() if at == overload.executor]
+            served.discard(overload.executor)
+            others = sorted((each for each in served if not each.startswith("0.")), key=lambda other: load.get(other, 0.0))
+            moves = {each: others[place % len(others)] for place, each in enumerate(mine)}
+        else:
+            moves = relieving(overload.work, {}, overload.staying)
+            levelling.handed(batch, moves)
+        levelling.rest(batch, [*moves])
+        here = here | moves
+    assert not any(at.startswith("0.") for at in here.values())
+
+
 def test_who_turns_slow_is_found_as_soon_after_micro_batches_with_little_to_do():
     """What there was to do before these, with more rows and at the usual pace, does not hide it."""
     levelling, here, rows = Levelling(), {0: "a", 1: "b", 2: "a", 3: "c"}, dict.fromkeys(range(4), 100)

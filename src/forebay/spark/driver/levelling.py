@@ -97,6 +97,23 @@ class Work:
         others = (self.work, self.alone, self.rows)
         return Work(self.here, load, *({each: some / 2 for each, some in times.items()} for times in others))
 
+    @property
+    def suspects(self) -> set[str]:
+        """The busiest executor, and others that may be slow, as those of one host are together."""
+        paces = self._per_row(self.alone)
+        slow = {each for each, pace in paces.items() if len(paces) > 1 and pace >= SUSPECTED * _elsewhere(each, paces)}
+        return {self.busiest, *slow}
+
+    def _per_row(self, times: Mapping[int, float]) -> dict[str, float]:
+        """For how many milliseconds each executor that had rows worked for one of them."""
+        rows, took = Counter[str](), Counter[str]()
+        for partition, some in self.rows.items():
+            executor = self.here[partition]
+            if some and executor is not None:
+                rows[executor] += some
+                took[executor] += times[partition]
+        return {executor: took[executor] / rows[executor] for executor in rows}
+
     def is_slow(self, usual: Mapping[int, float], slow: float = SLOW) -> bool:
         """Whether it is the busiest executor that is so slow, and not its partitions that are heavy.
 
@@ -108,9 +125,8 @@ class Work:
         others = [partition for partition, rows in self.rows.items() if rows and self.here[partition] != self.busiest]
         if not mine or not others:
             return False
-        rows = sum(self.rows[partition] for partition in others)
         for times in (self.work, self.alone):
-            elsewhere = sum(times[partition] for partition in others) / rows
+            elsewhere = _elsewhere(self.busiest, self._per_row(times))
             if min(times[partition] / self.rows[partition] for partition in mine) < slow * elsewhere:
                 return False
         return len(mine) > 1 or all(self.paces[each] >= slow * usual.get(each, self.paces[each]) for each in mine)
@@ -171,6 +187,11 @@ def relieving(work: Work, near: Mapping[int, Collection[str]], staying: Collecti
         if gain >= LEAST_GAIN:
             return moves
     return {}
+
+
+def _elsewhere(executor: str, paces: Mapping[str, float]) -> float:
+    """What the others take for a row: their median, for those of the same host may be slow, too."""
+    return median(pace for each, pace in paces.items() if each != executor)
 
 
 def _excess(load: Mapping[str, float], executor: str) -> float:
@@ -238,7 +259,7 @@ class Levelling:
             return None
         weight, load = min(work.excess / OVERLOADED, PATIENCE - 1), work.load[work.busiest]
         calm, idle = weight <= 1.0, load <= LEAST_LOAD
-        self._usual |= {each: pace for each, pace in work.paces.items() if calm or idle or work.here[each] != work.busiest}
+        self._usual |= {each: pace for each, pace in work.paces.items() if calm or idle or work.here[each] not in work.suspects}
         little = idle or load <= LEAST_SHARE * self._usually(work, lasted)
         self._quiet = self._quiet + 1 if little else 0
         changed = busiest != work.busiest and _excess(work.load, busiest) <= OVERLOADED
@@ -298,7 +319,8 @@ class Levelling:
         if self._work is not None:
             staying = set[int]()
             if self._work.is_slow(self._usual, SUSPECTED):
-                staying = {*_at(self._work.busiest, self._work.here)}.difference(going)
+                suspects = self._work.suspects
+                staying = {each for executor in suspects for each in _at(executor, self._work.here)}.difference(going)
             self._usual |= {each: pace for each, pace in self._work.paces.items() if each not in staying}
         self._forget()
         self._rested = batch + REST

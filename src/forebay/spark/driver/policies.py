@@ -226,7 +226,7 @@ class Policies:
         if overload is None:
             return
         if overload.slow:
-            self._overloads.rest(batch, here)
+            self._overloads.rest(batch, [each for each, at in here.items() if at == overload.executor])
             self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
             return
         moves = relieving(overload.work, self._handover.near(executors), overload.staying)
