@@ -106,13 +106,12 @@ class Work:
 
     def _per_row(self, times: Mapping[int, float]) -> dict[str, float]:
         """For how many milliseconds each executor that had rows worked for one of them."""
-        rows, took = Counter[str](), Counter[str]()
-        for partition, some in self.rows.items():
-            executor = self.here[partition]
-            if some and executor is not None:
-                rows[executor] += some
-                took[executor] += times[partition]
-        return {executor: took[executor] / rows[executor] for executor in rows}
+        having = {executor: [each for each in _at(executor, self.here) if self.rows[each]] for executor in self.load}
+        return {
+            executor: sum(times[each] for each in mine) / sum(self.rows[each] for each in mine)
+            for executor, mine in having.items()
+            if mine
+        }
 
     def is_slow(self, usual: Mapping[int, float], slow: float = SLOW) -> bool:
         """Whether it is the busiest executor that is so slow, and not its partitions that are heavy.
@@ -122,11 +121,11 @@ class Work:
         that because of its rows, unless it took less where, or when, it ran before.
         """
         mine = [partition for partition, rows in self.rows.items() if rows and self.here[partition] == self.busiest]
-        others = [partition for partition, rows in self.rows.items() if rows and self.here[partition] != self.busiest]
-        if not mine or not others:
-            return False
         for times in (self.work, self.alone):
-            elsewhere = _elsewhere(self.busiest, self._per_row(times))
+            paces = self._per_row(times)
+            if not mine or len(paces) < 2:
+                return False
+            elsewhere = _elsewhere(self.busiest, paces)
             if min(times[partition] / self.rows[partition] for partition in mine) < slow * elsewhere:
                 return False
         return len(mine) > 1 or all(self.paces[each] >= slow * usual.get(each, self.paces[each]) for each in mine)
@@ -259,7 +258,8 @@ class Levelling:
             return None
         weight, load = min(work.excess / OVERLOADED, PATIENCE - 1), work.load[work.busiest]
         calm, idle = weight <= 1.0, load <= LEAST_LOAD
-        self._usual |= {each: pace for each, pace in work.paces.items() if calm or idle or work.here[each] not in work.suspects}
+        suspects = () if calm or idle else work.suspects
+        self._usual |= {each: pace for each, pace in work.paces.items() if work.here[each] not in suspects}
         little = idle or load <= LEAST_SHARE * self._usually(work, lasted)
         self._quiet = self._quiet + 1 if little else 0
         changed = busiest != work.busiest and _excess(work.load, busiest) <= OVERLOADED
