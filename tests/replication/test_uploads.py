@@ -1,5 +1,6 @@
 """What agents upload to the checkpoint while stores go on, whose kept versions change meanwhile."""
 
+import threading
 from collections import Counter
 
 import pyarrow.fs as pafs
@@ -38,3 +39,26 @@ def test_what_was_sent_of_a_version_that_has_gone_meanwhile_is_not_sent_again(tm
     uploading.wait(INSTANCE, versions[-1])
     assert AlignedStore(tmp_path / "safe", versions[-1], ["k"], Options()).base.version == versions[-1]
     assert set(sent.values()) == {1}
+
+
+def test_an_upload_that_takes_long_holds_up_no_other_one(tmp_path, monkeypatch):
+    """Where hosts are too few for replicas each commit waits for its own."""
+    stores = [f"{QUERY}/{LAYOUT}/{number}-00000000" for number in range(3)]
+    versions = {each: append(AlignedStore(tmp_path / each, None, ["k"], Options()), 0) for each in stores}
+    hanging = threading.Event()
+
+    def archive(place, instance):
+        if instance == stores[0]:
+            hanging.wait(60)
+        return RemoteArchive(pafs.LocalFileSystem(), str(tmp_path / "safe" / instance), "there")
+
+    monkeypatch.setattr(uploads, "archive_of", archive)
+    uploading = Uploads(Holdings(tmp_path), lambda instance, names: None)
+    for each in stores:
+        uploading.wish(each, versions[each], ("safe", ""))
+    for each in stores[1:]:
+        uploading.wait(each, versions[each])
+    assert uploading.pending.total() == 1
+    hanging.set()
+    uploading.drain()
+    assert uploading.pending.total() == 0

@@ -24,6 +24,9 @@ ATTEMPTS = 3
 
 WAIT_SECONDS = 500.0
 
+AT_ONCE = 8
+"""So many instances are uploaded side by side: an archive takes its time for each request, and one may hang."""
+
 _log = logging.getLogger("forebay.agent")
 
 
@@ -70,8 +73,10 @@ class Uploads:
         self._wishes: dict[str, _Wish] = {}
         self._changed = threading.Condition()
         self._draining = self._ended = False
-        self._thread = threading.Thread(target=self._run, name="uploads", daemon=True)
-        self._thread.start()
+        self._working: set[str] = set()
+        self._threads = [threading.Thread(target=self._run, name="uploads", daemon=True) for _ in range(AT_ONCE)]
+        for thread in self._threads:
+            thread.start()
 
     def wish(self, instance: str, version: Version, place: ArchivePlace) -> None:
         """Have a version uploaded some time soon."""
@@ -126,7 +131,9 @@ class Uploads:
         with self._changed:
             self._draining = True
             self._changed.notify_all()
-        self._thread.join(seconds)
+        end = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -147,17 +154,18 @@ class Uploads:
                 if not due and self._draining:
                     return
                 now = time.monotonic()
-                ready = [instance for instance in due if self._wishes[instance].not_before <= now]
+                ready = [each for each in due if each not in self._working and self._wishes[each].not_before <= now]
                 if not ready:
                     self._changed.wait(PAUSE_SECONDS / 4 if due else None)
                     continue
                 instance = max(ready, key=lambda each: self._wishes[each].waiting)
                 wish = self._wishes[instance]
                 version = wish.version
+                self._working.add(instance)
             error = None
             try:
                 done = self._upload(instance, wish, version)
-            except Exception as failure:  # whatever it is: this thread is the only one
+            except Exception as failure:  # whatever it is, the thread goes on
                 wish.there = None  # some of it may be there by now, and is not sent again
                 if not wish.waiting and self._is_overtaken(instance, version, failure):
                     done = {version}  # who has made the newer one uploads it
@@ -165,6 +173,7 @@ class Uploads:
                 else:
                     error = f"version {version} of {instance} cannot be uploaded: {failure}"
             with self._changed:
+                self._working.discard(instance)
                 if error is None:
                     wish.done, wish.failed = done, 0
                 else:
