@@ -10,9 +10,11 @@ from loopback_hosts import LAYOUT, QUERY, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError
 from forebay.replication import chain
+from forebay.replication import pulls as pulls_module
 from forebay.replication.holdings import Holdings
 from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers
+from forebay.replication.pulls import Pulls
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
 
@@ -165,3 +167,24 @@ def test_what_is_removed_is_gone_at_once(tmp_path):
     assert holdings.names(INSTANCE) == set()
     holdings.sweep()
     assert [path.name for path in (tmp_path / QUERY / LAYOUT).iterdir()] == []
+
+
+def test_what_is_named_first_comes_first_though_others_wait_for_longer():
+    """A handover waits for a small one while a new host is given all that it will hold."""
+    go_on, order = threading.Event(), list[str]()
+
+    class Noted(Pulls):
+        def _pull(self, instance):
+            order.append(instance)
+            go_on.wait(60)
+
+    pulls = Noted(None, None, "here", None, None, 1 << 20)
+    many = [f"replica {number}" for number in range(9)]
+    pulls.want(many)
+    wait_for(lambda: len(order) == pulls_module.AT_ONCE)
+    pulls.want(["guest", *many])
+    pulls.want(["second guest", "guest", *many[:4], *reversed(many[4:])])
+    go_on.set()
+    wait_for(lambda: len(order) == 11)
+    assert {*order[: pulls_module.AT_ONCE]} == {*many[: pulls_module.AT_ONCE]}
+    assert {*order[pulls_module.AT_ONCE :][:2]} == {"guest", "second guest"}

@@ -316,12 +316,7 @@ class Manager(Service):
             if {*target} - {*before.get(unit, ())}:
                 names = ", ".join(self._hosts[each].name for each in target)
                 _log.info("replicas of partition %d, which %s runs: %s", unit[1], self._hosts[origins[unit]].name, names)
-            invited = self._guests.get(unit, Counter())  # a host may have another agent, with another address, by now
-            guests = [
-                address
-                for address, host in self._hosts.items()
-                if (host.name in invited or address in invited) and address not in target
-            ]
+            guests = [address for address in self._hosts if self._is_invited(unit, address) and address not in target]
             arriving = [address for address in target if not copies.kept_by(address)]
             leaving = [
                 address
@@ -329,6 +324,11 @@ class Manager(Service):
                 if arriving and address in self._hosts and address not in (*target, *guests, origins[unit])
             ]
             self._groups[unit] = [*target, *guests, *leaving]
+
+    def _is_invited(self, unit: Unit, address: str) -> bool:
+        """Whether a handover has invited a host, which may have another agent by now, with another address."""
+        known = {address, self._hosts[address].name} if address in self._hosts else {address}
+        return not known.isdisjoint(self._guests.get(unit, ()))
 
     def _preferred(self, unit: Unit, copies: Copies | None) -> list[str]:
         """Who should be in a group, as far as they can: those that are, and then those that have the state anyway."""
@@ -343,7 +343,8 @@ class Manager(Service):
         dropped: list[str] = []
         units, kept = self._units(), time.monotonic() - _KEPT_SECONDS
         concerned = units.of_host(address).union(unit for unit in units if address in self._groups.get(unit, ()))
-        for unit, copies in ((unit, units[unit]) for unit in sorted(concerned)):
+        for unit in sorted(concerned, key=lambda each: (not self._is_invited(each, address), each)):  # a handover waits
+            copies = units[unit]
             origin, group = copies.origin, self._groups.get(unit, [])
             archive = self._queries.archive_of(unit[0])
             served = len(group) >= self.replicas and all(copies.kept_by(each) for each in (origin, *group))

@@ -74,6 +74,7 @@ class Pulls:
         self._holders, self._note, self._rate = holders, note, rate / AT_ONCE
         self._lock = threading.Lock()
         self._under_way: set[str] = set()
+        self._waiting: list[str] = []
         self._streams: list[tuple[str, flight.FlightStreamReader]] = []
         self._doubted: list[tuple[str, flight.FlightStreamReader]] = []
         self._pool = ThreadPoolExecutor(AT_ONCE, "pull")
@@ -82,12 +83,19 @@ class Pulls:
         """Bytes so far."""
 
     def want(self, instances: Iterable[str]) -> None:
-        """Have the newest versions of instances here some time soon."""
+        """Have the newest versions of instances here some time soon, in this order, and before those not named now."""
+        order = {instance: place for place, instance in enumerate(instances)}
         with self._lock:
-            new = [instance for instance in instances if instance not in self._under_way and not self._ended]
+            new = [instance for instance in order if instance not in self._under_way and not self._ended]
             self._under_way.update(new)
-        for instance in new:
-            self._pool.submit(self._pull, instance)
+            self._waiting = sorted([*self._waiting, *new], key=lambda each: order.get(each, len(order)))
+            for _ in new:  # each takes what is first when its turn comes
+                self._pool.submit(self._pull_next)
+
+    def _pull_next(self) -> None:
+        with self._lock:
+            instance = self._waiting.pop(0)
+        self._pull(instance)
 
     def under_way(self) -> set[str]:
         """The instances of which there are copies under way."""
