@@ -42,6 +42,24 @@ def test_what_one_host_does_not_hold_comes_from_another(tmp_path):
         assert pulls.received > 0
 
 
+def test_what_nobody_is_known_to_hold_is_waited_for_while_hosts_are_gathered(tmp_path):
+    """An application that was started again has no agent yet where the state is, until a task runs there."""
+    with hosts(tmp_path, replicas=0, uploading=False) as some:
+        some.listen(0)
+        version = append(some.open(0, None), 0)
+        shutil.copytree(some.disk(0) / INSTANCE, some.disk(1) / INSTANCE)
+        shutil.rmtree(some.disk(0) / INSTANCE)
+        asking, (manifest, *_) = some.listen(2), Holdings(some.disk(1)).files_of(INSTANCE, version)
+        assert asking._fetch(INSTANCE, manifest) == {"found": False}
+        some.manager.gather(QUERY, 60)
+        coming = threading.Timer(1, some.listen, [1])
+        coming.start()
+        assert asking._fetch(INSTANCE, manifest) == {"found": True}
+        coming.join()
+        threading.Timer(1, some.manager.gathered, [QUERY]).start()
+        assert asking._fetch(INSTANCE, "000000000009-00000000.manifest") == {"found": False}
+
+
 @pytest.mark.thorough
 def test_a_host_that_is_cut_off_holds_up_no_copy(tmp_path):
     """Another one has the same. One that is only silent ends no stream, and what it was asked for may take minutes."""

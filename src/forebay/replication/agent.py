@@ -164,8 +164,13 @@ class Agent(Service):
     def _fetch(self, instance: str, name: str) -> dict[str, Any]:
         """Get a file from whichever host holds it; whether it is here now. The task may have removed a damaged one."""
         self.inventory.look(instance)
-        self._pulls.complete(instance, [name])
-        return {"found": self._holdings.path(instance, name).exists()}
+        while True:
+            more = self._holders(instance)["more"]
+            self._pulls.complete(instance, [name])
+            found = self._holdings.path(instance, name).exists()
+            if found or not more:
+                return {"found": found}
+            time.sleep(BEAT_SECONDS)  # who holds it may have no agent yet
 
     # What other agents ask for.
 

@@ -105,6 +105,7 @@ class Manager(Service):
         self._origins: dict[Unit, str] = {}
         self._sizes = groups.Sizes[Unit]()
         self._guests: dict[Unit, Counter[str]] = {}
+        self._gathering: dict[str, float] = {}
         self._planned = 0.0
         self._repaired, self._settled = Delay(), Delay()
         self._ending: tuple[float, float] | None = None
@@ -123,6 +124,19 @@ class Manager(Service):
         """The query with an id has ended. Its replicas are kept for a day: it may be started again."""
         with self._lock:
             self._queries.retire(query)
+
+    def gather(self, query: str, seconds: float) -> None:
+        """For so long, or until `gathered`, hosts may hold state of a query that have no agent yet.
+
+        What nobody is known to hold is not taken for gone until then.
+        """
+        with self._lock:
+            self._gathering[query] = time.monotonic() + seconds
+
+    def gathered(self, query: str) -> None:
+        """The hosts that there are have agents."""
+        with self._lock:
+            self._gathering.pop(query, None)
 
     def hosts(self) -> list[str]:
         """The names of the hosts whose agents are alive."""
@@ -257,6 +271,7 @@ class Manager(Service):
                 "addresses": sorted((*order, *others), key=self._hosts.failed),  # which could not take a replica
                 "version": str(held[newest(held)].version) if held else None,
                 "archive": self._queries.archive_of(instance.partition("/")[0]),
+                "more": time.monotonic() < self._gathering.get(instance.partition("/")[0], 0.0),
             }
 
     def _left(self, address: str, uploading: int) -> None:

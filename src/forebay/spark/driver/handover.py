@@ -30,12 +30,18 @@ from forebay.spark.driver.openings import Reopening
 from forebay.spark.driver.patience import Patience
 from forebay.spark.driver.steering import Steering
 from forebay.spark.driver.transfer import Transfer
+from forebay.spark.driver.warming import start_agents
 
 if TYPE_CHECKING:
     from forebay.replication.manager import Partition
 
 WARM_SECONDS = 30.0
 """A target is warmed again if catching up took longer: Spark ends workers that have had nothing to do for a minute."""
+
+GATHER_SECONDS, TOLD_SECONDS = 30.0, 5.0
+"""When a query begins that was there before, tasks wait so long at most for hosts that hold its state to have agents, which
+have told of it so soon after they were started."""
+_PACE = 0.05
 
 
 def handover(query: StreamingQuery) -> Handover:
@@ -171,6 +177,29 @@ class Handover:
     def hosts(self) -> set[str]:
         """The addresses of the hosts that can hold replicas."""
         return set(self._manager.hosts()) if self._manager is not None else set()
+
+    def gather(self) -> None:
+        """Before the first tasks of a query that has state ask for it: hosts that hold it may have no agent yet.
+
+        `gathered` is to follow.
+        """
+        if self._manager is not None:
+            self._manager.gather(self._held, GATHER_SECONDS)
+
+    def gathered(self) -> None:
+        """Have agents on the hosts of all executors; returns when they have told what they hold."""
+        if self._manager is None or self._place is None:
+            return
+        try:
+            hosts = {address_of(each.host): each for each in self.steering.usable()}
+            lacking = [each for host, each in hosts.items() if host not in self.hosts()]
+            if lacking:
+                start_agents(lacking, self._place)
+            end = time.monotonic() + TOLD_SECONDS
+            while not hosts.keys() <= self.hosts() and time.monotonic() < end:
+                time.sleep(_PACE)
+        finally:
+            self._manager.gathered(self._held)
 
     def ready(self, executors: Collection[str]) -> None:
         """Have executors ready for partitions, and agents on their hosts."""

@@ -126,7 +126,8 @@ class _Listener(StreamingQueryListener):
             if operators:
                 replicas.register(operators[0].place, location, str(query.id), _state_partitions(execution))
                 if operators[0].place.application is not None:
-                    Policies(handover(query), root, acting=Conf.of(session).handover == "auto").start()
+                    acting, resumed = Conf.of(session).handover == "auto", logs.committed >= 0
+                    Policies(handover(query), root, acting=acting, resumed=resumed).start()
         except Exception as error:
             conf.set(REFUSED, _refusal(error))  # for the first task to raise
             if not isinstance(error, ForebayError):

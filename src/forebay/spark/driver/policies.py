@@ -33,6 +33,9 @@ LOOK_SECONDS = 0.5
 ENLISTED_SECONDS = 600.0
 """An agent that does not start, or has gone, is started again only then, unless a task does it: that takes slots."""
 
+GATHERED_SECONDS = 10.0
+"""So long the first placement waits at most for hosts to tell what they hold of a query that was there before."""
+
 PUBLISHED_SECONDS = 5.0
 """What is shown to people is so old at most."""
 
@@ -50,11 +53,13 @@ class Policies:
         Where the query's state is safe.
     acting : bool
         Whether partitions are handed over.
+    resumed : bool
+        Whether the query has committed micro-batches before.
     """
 
-    def __init__(self, handover: Handover, root: Root, *, acting: bool) -> None:
+    def __init__(self, handover: Handover, root: Root, *, acting: bool, resumed: bool = False) -> None:
         self._handover, self._steering = handover, handover.steering
-        self._root, self._acting, self._published = root, acting, 0.0
+        self._root, self._acting, self._resumed, self._published = root, acting, resumed, 0.0
         self._newcomers = Newcomers()
         self._overloads = Levelling()
         self._looked = -1
@@ -62,6 +67,8 @@ class Policies:
         """The executors among which partitions that had none were placed last."""
         self._enlisted: dict[str, float] = {}
         """When the host of an executor had an agent last, or was to get one."""
+        self._gathering: threading.Thread | None = None
+        self._gathers_until = 0.0
         self._claims: dict[str, threading.Thread] = {}
         self._enlisting: threading.Thread | None = None
         self._scaling: threading.Thread | None = None
@@ -69,7 +76,11 @@ class Policies:
         self._thread = threading.Thread(target=self._run, name="forebay handover", daemon=True)
 
     def start(self) -> None:
-        """Begin to look after the query, until it ends."""
+        """Begin to look after the query, until it ends; its first tasks must not have begun."""
+        if self._resumed:
+            self._handover.gather()
+            self._gathers_until = time.monotonic() + GATHERED_SECONDS
+            self._gathering = _in_background(self._gather)
         if self._acting:
             self._steering.on_lost(self._lost)
             self._steering.on_joined(self._joined)
@@ -89,6 +100,12 @@ class Policies:
                     _log.exception("forebay could not look after the executors of the query")
             pause.wait(LOOK_SECONDS)
         self._handover.close()
+
+    def _gather(self) -> None:
+        try:
+            self._handover.gathered()
+        except Exception as error:  # as when an executor is lost meanwhile
+            self._warn(error, "not all hosts have agents yet")
 
     def _publish(self) -> None:
         now = time.monotonic()
@@ -146,7 +163,7 @@ class Policies:
         Spark would run them anywhere, and each operator's somewhere else.
         """
         names = {each.id for each in executors}
-        if len(names) < 2 or names <= self._placed:
+        if len(names) < 2 or names <= self._placed or self._gathers:
             return
         here = self._steering.placement()
         nowhere = [partition for partition, at in here.items() if at is None]
@@ -154,6 +171,11 @@ class Policies:
             there = {partition: at for partition, at in here.items() if at in names}
             self._steering.suggest(there | self._handover.takers(nowhere, executors))
         self._placed = names
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether hosts are about to tell what they hold."""
+        return _is_going_on(self._gathering) and time.monotonic() < self._gathers_until
 
     def _scale_out(self, joined: set[str]) -> None:
         """Give executors that have joined their share, or say when that will be tried again."""

@@ -8,11 +8,12 @@ before, by jobs of forebay's own that do what the tasks of a micro-batch do, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark import RDD, SparkContext
@@ -20,10 +21,11 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import UTF8Deserializer
 from pyspark.sql import DataFrame, SparkSession
 
+from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.trees import elements, subtree
 from forebay.spark.worker.stages import PAYLOAD, VNODE
 from forebay.spark.worker.stateful_processor import STATE
-from forebay.spark.worker.warming import Warmed, loading, warmer
+from forebay.spark.worker.warming import Warmed, loading, preparing, warmer
 from forebay.state.places import Place
 
 ROUNDS = 3
@@ -68,12 +70,7 @@ class Warming:
         assert context is not None
         self._jvm, self._context, self._execution, self._cores = jvm, context, execution, cores
         self._session, self._late = SparkSession.builder.getOrCreate(), False
-        slots, here = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
-        here.add(location)
-        for number in range(cores):
-            slots.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
-        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
-        self._slots = execution.sparkSessionForStream().sparkContext().makeRDD(jvm.PythonUtils.toSeq(slots), tag)
+        self._slots = _texts_at(execution.sparkSessionForStream().sparkContext(), [location] * cores)
 
     def claim(self) -> None:
         """Take all slots at once, before a micro-batch does, and keep them until tasks of pack run there as elsewhere."""
@@ -244,6 +241,28 @@ class Warming:
             return
         rows: RDD[str] = RDD(texts, self._context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types
         self._context.runJob(rows, loading, parts)
+
+
+def start_agents(executors: Collection[Executor], place: Place) -> None:
+    """Have an agent started on the host of each executor, by a task there; returns when all have ended."""
+    context = SparkContext._active_spark_context
+    assert context is not None
+    texts = _texts_at(context._jsc.sc(), [each.location for each in executors])
+    rows: RDD[str] = RDD(texts.toJavaRDD(), context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types
+    context.runJob(rows, functools.partial(preparing, place))
+
+
+def _texts_at(context: Any, locations: Iterable[str]) -> Any:
+    """A text for each location, in a part of its own, which had best be worked at there."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    texts = jvm.java.util.ArrayList()
+    for number, location in enumerate(locations):
+        here = jvm.java.util.ArrayList()
+        here.add(location)
+        texts.add(jvm.scala.Tuple2(str(number), jvm.PythonUtils.toSeq(here)))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.String"))
+    return context.makeRDD(jvm.PythonUtils.toSeq(texts), tag)
 
 
 @contextlib.contextmanager

@@ -49,6 +49,12 @@ def loading(rows: Iterable[str]) -> Iterator[int]:
     yield sum(1 for _ in rows)
 
 
+def preparing(place: Place, _: Iterable[str]) -> Iterator[int]:
+    """Have the agent of this host started, in a task of forebay's own."""
+    place.prepare()
+    yield 0
+
+
 def _rehearse() -> None:
     from forebay import compiling
     from forebay.engine import rehearsal
