@@ -4,7 +4,9 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
@@ -101,9 +105,9 @@ KINDS = {each.__name__: each for each in (aggregates, sessions, joined, patterne
 class Run:
     """A query on a cluster, and the files that it reads."""
 
-    def __init__(self, spark, directory, kind):
-        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), KINDS[kind], 0
-        (self.directory / "in").mkdir(parents=True)
+    def __init__(self, spark, directory, kind, pushed=0):
+        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), KINDS[kind], pushed
+        (self.directory / "in").mkdir(parents=True, exist_ok=pushed > 0)
         self.checkpoint = str(self.directory / "checkpoint")
         writer = self.kind(self._stream).writeStream.format("parquet").option("checkpointLocation", self.checkpoint)
         self.query = writer.start(str(self.directory / "out"))
@@ -325,6 +329,67 @@ def test_hosts_that_come_and_go(tmp_path):
     with Cluster(hosts=2, directory=tmp_path) as cluster:
         reasons, rows, missing, more = cluster.run(elastic, conf=REPLICATED, timeout=600)
     assert "scale in" in reasons[reasons.index("scale out") :]
+    assert (missing, more) == (0, 0)
+    assert rows > 100
+
+
+def excluded(spark, cluster):
+    run = Run(spark, f"{cluster.directory}/run", "aggregates")
+    run.push()
+    run.push()
+    run.steady()
+    manager = fb.handover(run.query)
+    broken = manager.placement()[0]
+
+    def failing(rows):
+        if os.environ["SPARK_LOCAL_IP"] == broken.host:
+            raise OSError("the disk is broken")
+        return rows
+
+    while broken.executor in {each.id for each in manager.steering.usable()}:
+        with contextlib.suppress(PySparkException, Py4JJavaError):
+            spark.sparkContext.parallelize(range(8), 8).mapPartitions(failing).count()
+    wait_for(lambda: broken.executor not in {each.executor for each in manager.placement()}, run)
+    return [[each.reason for each in manager.recent if each.failed is None], *run.end()]
+
+
+@pytest.mark.slow
+def test_partitions_leave_an_executor_that_spark_excludes(tmp_path):
+    """It is alive, and gets no tasks for an hour."""
+    conf = {"spark.excludeOnFailure.enabled": "true", "spark.excludeOnFailure.application.maxFailedTasksPerExecutor": "1"}
+    with Cluster(hosts=3, directory=tmp_path) as cluster:
+        reasons, rows, missing, more = cluster.run(excluded, conf=REPLICATED | conf, timeout=600)
+    assert "scale in" in reasons
+    assert (missing, more) == (0, 0)
+    assert rows > 100
+
+
+def begun(spark, cluster):
+    run = Run(spark, f"{cluster.directory}/run", "aggregates")
+    run.push()
+    run.push()
+    run.steady()
+    run.query.stop()
+    return run.pushed
+
+
+def resumed(spark, cluster, pushed):
+    run = Run(spark, f"{cluster.directory}/run", "aggregates", pushed)
+    run.push()
+    return run.end()
+
+
+@pytest.mark.slow
+def test_an_application_that_is_started_again_finds_the_state_that_one_host_holds(tmp_path):
+    """Nothing is in the checkpoint, and that host has no agent before a task runs there."""
+    conf = REPLICATED | {"spark.forebay.uploadBehind": "false"}
+    with Cluster(hosts=3, directory=tmp_path) as cluster:
+        pushed = cluster.run(begun, conf=conf, timeout=600)
+        for other in (0, 1):
+            for held in cluster.disk(other).glob("forebay-held-*/*-*"):
+                shutil.copytree(held, cluster.disk(2) / held.relative_to(cluster.disk(other)), dirs_exist_ok=True)
+                shutil.rmtree(held)
+        rows, missing, more = cluster.run(resumed, pushed, conf=conf, timeout=600)
     assert (missing, more) == (0, 0)
     assert rows > 100
 

@@ -62,8 +62,12 @@ class Executors:
         return sorted(found, key=lambda each: (len(each.id), each.id))
 
     def staying(self) -> dict[str, Executor]:
-        """Those that are not about to leave, by id."""
-        return {each.id: each for each in self.listed() if not each.leaving}
+        """Those that get tasks: they are not about to leave, and not excluded, by id."""
+        return {each.id: each for each in self.listed() if not each.leaving and not each.excluded}
+
+    def excluded(self) -> frozenset[str]:
+        """The ids of those that Spark gives no task because tasks have failed there."""
+        return frozenset(each.id() for each in elements(self._context.statusStore().executorList(True)) if each.isExcluded())
 
     def alive(self) -> frozenset[str]:
         """The ids of those that are alive, which costs less than to list them."""

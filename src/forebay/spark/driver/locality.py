@@ -6,9 +6,9 @@ part made once more, and begins a new attempt, whose tasks it sends to where sta
 that had been chosen for it, be it the lost one, for as long as ``spark.locality.wait.process`` says. That is for nothing, so
 they are let go anywhere.
 
-An executor that is about to leave gets no more tasks, and those of its state partitions that wait for a slot go on waiting
-for it, as long as it is there. They are let go as soon as no other task of their stage waits for an executor, since an
-attempt at a stage has one wait for all of its tasks.
+An executor that is about to leave, or that Spark excludes because tasks have failed there, gets no more tasks, and those of
+its state partitions that wait for a slot go on waiting for it, as long as it is there. They are let go as soon as no other
+task of their stage waits for an executor, since an attempt at a stage has one wait for all of its tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from forebay.spark.driver.executors import Executors
 from forebay.spark.driver.trees import elements
 
 WATCHED_SECONDS = 60.0
@@ -92,7 +93,9 @@ def _wait_for_the_gone(context: Any, stage: Any) -> bool | None:
     preferred = tasks.get().pendingTasks().forExecutor() if tasks.isDefined() else None
     if preferred is None or preferred.isEmpty():
         return None
-    gone = [each for each in preferred.keySet().mkString(",").split(",") if not scheduler.isExecutorAlive(each)]
+    excluded = Executors(context).excluded()
+    wanted = preferred.keySet().mkString(",").split(",")
+    gone = [each for each in wanted if each in excluded or not scheduler.isExecutorAlive(each)]
     theirs = {number for each in gone for number in elements(preferred.apply(each))}
     if not theirs:
         return None

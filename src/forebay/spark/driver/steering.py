@@ -318,7 +318,7 @@ class Steering:
         now = time.monotonic()
         if alive != self._asked or now >= self._ask_again:
             self._asked, self._ask_again = alive, now + _PACE_OF_EACH * len(alive)
-            self._leaving = self._executors.leaving(alive)
+            self._leaving = self._executors.leaving(alive) | (self._executors.excluded() & alive)
         return self._leaving
 
     def _met(self, executors: Mapping[str, Executor], before: Mapping[str, Executor]) -> None:
