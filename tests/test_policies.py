@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from forebay.errors import HandoverError
-from forebay.spark.driver import metrics, newcomers
+from forebay.spark.driver import levelling, metrics, newcomers
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.levelling import Levelling, Work, measured, relieving
 from forebay.spark.driver.newcomers import Newcomers
@@ -31,7 +31,7 @@ class Handovers:
     def near(self, executors):
         return {}
 
-    def balanced(self, *, without=()):
+    def balanced(self, *, without=(), weights=()):
         return {place: each for place, each in enumerate(self.executors) if each not in without}
 
     def hosts(self):
@@ -412,6 +412,7 @@ def test_a_slow_executor_loses_all_its_partitions_and_is_said_to_be_slow(loaded,
 
 
 def test_a_slow_executor_is_given_nothing_until_it_is_tried_again_and_then_its_share(loaded, monkeypatch):
+    monkeypatch.setattr(levelling, "COLD_SECONDS", 0.0)
     works(loaded, 2, *SLOW)
     loaded.here.update({0: "3", 1: "3"})
     works(loaded, 30, (9000, 9000, 100, 100))
@@ -758,6 +759,40 @@ def test_it_waits_twice_as_long_each_time_up_to_a_bound():
         assert joining.due({"1", "2"}, now + waits[-1] - 1) == set()
         now += waits[-1]
     assert waits == [10, 20, 40, 80, 160, 320, 600, 600, 600]
+
+
+def test_newcomers_that_come_again_and_again_and_those_that_wait_take_turns():
+    newcomers, tried = Newcomers(), []
+    newcomers.due({"1"}, 0)
+    newcomers.failed({"2"}, 0)
+    for now in range(10, 40):  # another one joins each time
+        due = newcomers.due({"1", "2", f"{now}"}, now)
+        tried.append(due)
+        newcomers.failed(due, now) if due == {"2"} else newcomers.settled(due)
+    assert {"2"} in tried[:2]
+    assert tried.count({"2"}) == 2  # after 10 s, and after 20 s more
+    assert all(tried)
+
+
+def test_what_has_just_been_given_partitions_is_not_overloaded_for_some_seconds():
+    """Its processes are not warm, and micro-batches may be short."""
+    work, here, at = dict.fromkeys(range(4), 500.0), {0: "a", 1: "a", 2: "a", 3: "b"}, {0: "a", 1: "b", 2: "a", 3: "b"}
+    load, found = {"a": 2000.0, "b": 400.0}, Levelling()
+    found.take(0, Work(at, load, work, work, work), now=0.0)
+    found.take(1, Work(here, load, work, work, work), now=1.0)  # partition 1 has gone to "a"
+    overloads = [found.take(batch, Work(here, load, work, work, work), now=float(batch)) for batch in range(2, 30)]
+    assert [overload is not None for overload in overloads].index(True) + 2 == 16
+
+
+def test_a_scale_out_goes_by_the_work_of_partitions(loaded):
+    """Else the heaviest ones may go to one executor."""
+    asked = []
+    loaded.balanced = lambda **known: asked.append(known["weights"]) or {}
+    works(loaded, 3, (8000, 1000, 1000, 1000))
+    loaded.executors.append("4")
+    loaded.policies._look()
+    loaded.policies._scaling.join()
+    assert asked == [{0: 8.0, 1: 1.0, 2: 1.0, 3: 1.0}]
 
 
 def test_executors_that_have_failed_together_are_tried_one_by_one():

@@ -383,6 +383,7 @@ def resumed(spark, cluster, pushed):
 def test_an_application_that_is_started_again_finds_the_state_that_one_host_holds(tmp_path):
     """Nothing is in the checkpoint, and that host has no agent before a task runs there; the only one may run elsewhere."""
     conf = REPLICATED | {"spark.forebay.uploadBehind": "false", "spark.sql.shuffle.partitions": "1"}
+    conf["spark.task.maxFailures"] = "4"  # with more, one of them may come to that host by chance
     with Cluster(hosts=3, directory=tmp_path) as cluster:
         pushed = cluster.run(begun, conf=conf, timeout=600)
         for other in (0, 1):

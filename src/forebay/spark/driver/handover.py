@@ -43,6 +43,8 @@ GATHER_SECONDS, TOLD_SECONDS = 30.0, 5.0
 have told of it so soon after they were started."""
 _PACE = 0.05
 
+_ALIKE: Mapping[int, float] = {}
+
 
 def handover(query: StreamingQuery) -> Handover:
     """The handover manager of a running query.
@@ -166,13 +168,16 @@ class Handover:
         """
         return self.hand("rebalance", self.balanced(), timeout=timeout)
 
-    def balanced(self, *, without: Collection[str] = ()) -> dict[int, str]:
-        """The moves that spread the partitions over the executors, but for some that have to wait."""
+    def balanced(self, *, without: Collection[str] = (), weights: Mapping[int, float] = _ALIKE) -> dict[int, str]:
+        """The moves that spread the partitions over the executors, but for some that have to wait.
+
+        Partitions weigh the same unless it is known how much work each is.
+        """
         self._require_going_on()
         usable, placement = self.steering.usable(), self.steering.placement()
         usable = [each for each in usable if each.id not in without or each.id in placement.values()]
         cores = {each.id: each.cores for each in usable}
-        return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0))
+        return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0) | dict(weights))
 
     def hosts(self) -> set[str]:
         """The addresses of the hosts that can hold replicas."""

@@ -25,8 +25,9 @@ than so: one that has most to do, beside free processors, makes each executor bu
 SLOW, SUSPECTED = 3.0, 1.4
 """An overloaded executor is slow if it needs so many times as long for a row as the others, in these together or in the
 last one, and as many times as the second in both the last one and those before: one odd micro-batch is not enough."""
-COLD = 3
-"""So many micro-batches after it was given a partition an executor is not taken for slow: it may have to warm up."""
+COLD, COLD_SECONDS = 3, 15.0
+"""For so many micro-batches after it was given a partition an executor is not taken for slow, and for so long not for
+overloaded: it may have to warm up."""
 LEAST_LOAD, LEAST_SHARE = 100.0, 0.25
 """An executor is not overloaded while it works for fewer milliseconds in a micro-batch, or for a smaller share of it: with
 less to do there it would hardly make micro-batches shorter, and a handover makes one longer. One that may be slow makes them
@@ -148,6 +149,18 @@ def measured(worked: Mapping[int, Iterable[Worked]], partitions: int, here: Plac
     return found
 
 
+def weights(work: Mapping[int, float]) -> dict[int, float]:
+    """What partitions weigh by their work when they are spread over executors: powers of two, so that chance counts little.
+
+    Examples
+    --------
+    >>> weights({0: 90.0, 1: 110.0, 2: 0.0, 3: 1000.0, 4: 100.0})
+    {0: 1.0, 1: 1.0, 2: 1.0, 3: 8.0, 4: 1.0}
+    """
+    usual = median(work.values()) if work else 0.0
+    return {each: 2.0 ** round(math.log2(some / usual)) if some > usual > 0 else 1.0 for each, some in work.items()}
+
+
 def relieving(work: Work, near: Mapping[int, Collection[str]], staying: Collection[int] = ()) -> dict[int, str]:
     """The partitions that the busiest executor gives to others, as many as it takes until it is not overloaded.
 
@@ -240,21 +253,22 @@ class Levelling:
         self._here: Placement = {}
         self._usual: dict[int, float] = {}
         self._lasts = math.inf
-        self._grown: dict[str | None, int] = {}
+        self._grown: dict[str | None, tuple[int, float]] = {}
         self._rested = -1
         self._quiet = 0
         self._handed = Counter[int]()
         self._stays: dict[int, int] = {}
 
-    def take(self, batch: int, work: Work, lasted: float = 0.0) -> Overload | None:
+    def take(self, batch: int, work: Work, lasted: float = 0.0, now: float = math.inf) -> Overload | None:
         """Take what there was to do in a micro-batch that lasted so many milliseconds; what is to be done, if it is time.
 
-        A micro-batch in which partitions went elsewhere does not count: not all of it was done where they are now.
+        ``now`` is the time in seconds, of any clock. A micro-batch in which partitions went elsewhere does not count: not all of
+        it was done where they are now.
         """
         if self._work is not None and self._work.busiest not in work.load:
             self._forget()  # it is about to leave, or is given nothing more
         busiest = work.busiest if self._work is None else self._work.busiest
-        if self._have_moved(batch, work.here, busiest):
+        if self._have_moved(batch, work.here, busiest, now):
             return None
         weight, load = min(work.excess / OVERLOADED, PATIENCE - 1), work.load[work.busiest]
         calm, idle = weight <= 1.0, load <= LEAST_LOAD
@@ -273,16 +287,16 @@ class Levelling:
         firm = load > LEAST_SHARE * lasted and (batch >= self._rested or weight > LEAST_AT_REST)
         self._firm_weight = self._firm_weight + weight if firm else 0.0
         earlier, self._work = self._work, work.after(self._work)
-        return self._overload(batch, earlier, work, self._work) if self._weight >= PATIENCE else None
+        return self._overload(batch, earlier, work, self._work, now) if self._weight >= PATIENCE else None
 
-    def _have_moved(self, batch: int, here: Placement, busiest: str) -> bool:
+    def _have_moved(self, batch: int, here: Placement, busiest: str, now: float) -> bool:
         """Whether partitions are elsewhere than before; if those of the busiest are, what was seen is forgotten."""
         before, self._here = self._here, here
         if _at(busiest, before) != _at(busiest, here):
             self._forget()
         if before == here:
             return False
-        self._grown |= {at: batch for each, at in here.items() if before and before.get(each) != at}
+        self._grown |= {at: (batch, now) for each, at in here.items() if before and before.get(each) != at}
         return True
 
     def _usually(self, work: Work, lasted: float) -> float:
@@ -293,9 +307,12 @@ class Levelling:
             self._lasts = lasted if math.isinf(self._lasts) else (self._lasts + lasted) / 2
         return lasted
 
-    def _overload(self, batch: int, earlier: Work | None, last: Work, together: Work) -> Overload | None:
+    def _overload(self, batch: int, earlier: Work | None, last: Work, together: Work, now: float) -> Overload | None:
         """What is to be done, where executors were overloaded for long enough."""
-        cold = batch - self._grown.get(together.busiest, -COLD - 1) <= COLD
+        grown, at = self._grown.get(together.busiest, (-COLD - 1, -math.inf))
+        if now - at < COLD_SECONDS:
+            return None
+        cold = batch - grown <= COLD
         slow = not cold and self._is_slow(earlier, last)
         odd = not cold and last.is_slow(self._usual)
         if not slow and (odd or self._firm_weight < PATIENCE):  # the next one tells whether an odd one was a pause

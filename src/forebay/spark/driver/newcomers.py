@@ -37,11 +37,13 @@ class Newcomers:
         self._settled: set[str] = set()
         self._waits: dict[str, tuple[float, float]] = {}
         self._dismissals: dict[str, int] = {}
+        self._was_new = False
 
     def due(self, present: Collection[str], now: float) -> set[str]:
-        """Who of the executors that are there is to be given partitions: all that are new, or else one that has waited.
+        """Who of the executors that are there is to be given partitions: all that are new, or one that has waited.
 
-        One at a time, so that an executor which can never be given any does not hold up the others for good.
+        They take turns, so that those that come again and again do not hold up one that waits. Of these it is one at a time:
+        an executor that can never be given any does not hold up the others for good.
         """
         with self._lock:
             if not self._settled.intersection(present):
@@ -50,7 +52,11 @@ class Newcomers:
             joined = set(present) - self._settled
             self._waits = {each: wait for each, wait in self._waits.items() if each in joined or each in self._dismissals}
             waited = [(until, each) for each, (_, until) in self._waits.items() if until <= now and each in joined]
-            return joined - self._waits.keys() or {each for _, each in sorted(waited)[:1]}
+            turns = joined - self._waits.keys(), {each for _, each in sorted(waited)[:1]}
+            new, old = turns if not self._was_new else turns[::-1]
+            found = new or old
+            self._was_new = bool(found) and found == turns[0]
+            return found
 
     @property
     def served(self) -> set[str]:

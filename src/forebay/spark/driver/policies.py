@@ -20,7 +20,7 @@ from forebay.spark.driver import metrics
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handover import Handover
-from forebay.spark.driver.levelling import SLOW, Levelling, measured, relieving
+from forebay.spark.driver.levelling import SLOW, Levelling, measured, relieving, weights
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.state import cluster
 from forebay.state.places import Root
@@ -62,6 +62,7 @@ class Policies:
         self._root, self._acting, self._resumed, self._published = root, acting, resumed, 0.0
         self._newcomers = Newcomers()
         self._overloads = Levelling()
+        self._work: dict[int, float] = {}
         self._looked = -1
         self._placed: set[str] = set()
         """The executors among which partitions that had none were placed last."""
@@ -72,6 +73,7 @@ class Policies:
         self._claims: dict[str, threading.Thread] = {}
         self._enlisting: threading.Thread | None = None
         self._scaling: threading.Thread | None = None
+        self._bringing_up: set[str] = set()
         self._levelling: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="forebay handover", daemon=True)
 
@@ -124,8 +126,9 @@ class Policies:
         """Have agents on the hosts of executors that Spark has given no task yet, so that these can hold replicas."""
         if self._handover.query.lastProgress is None or _is_going_on(self._enlisting):
             return
-        if self._acting:  # those that join are brought up with their share
-            executors = [each for each in executors if each.id in self._newcomers.served]
+        if self._acting:  # those that join are brought up with their share, but for those whose turn is still to come
+            turn = self._bringing_up if _is_going_on(self._scaling) else {each.id for each in executors}
+            executors = [each for each in executors if each.id in self._newcomers.served or each.id not in turn]
         having, now = self._handover.hosts(), time.monotonic()
         enlisted = {each.id: now for each in executors if address_of(each.host) in having}
         idle = [each.id for each in executors if each.id not in enlisted and self._lacks_agent(each.id, now)]
@@ -151,6 +154,7 @@ class Policies:
             self._claims = {each: claim for each, claim in self._claims.items() if each in present or _is_going_on(claim)}
             joined = self._newcomers.due(present, time.monotonic())
             if joined:
+                self._bringing_up = joined
                 self._scaling = _in_background(lambda: self._scale_out(joined))
         served = [each for each in executors if each.id in self._newcomers.served]
         self._place(served)
@@ -184,7 +188,7 @@ class Policies:
             if (claim := self._claims.pop(each, None)) is not None:
                 claim.join()  # what follows needs the same slots
         try:
-            self._handover.hand(SCALE_OUT, self._handover.balanced(without=others))
+            self._handover.hand(SCALE_OUT, self._handover.balanced(without=others, weights=weights(self._work)))
         except Exception as error:  # whatever it is, it must not be tried again at once, unless it is for one that has gone
             if not joined <= {each.id for each in self._steering.usable()}:
                 self._warn(
@@ -238,13 +242,17 @@ class Policies:
     def _level(self, executors: list[Executor]) -> None:
         """Take a partition from an executor that has been overloaded for some time, or all if it is slow."""
         progress = queries.last_micro_batch(self._handover.query)
-        if progress is None or progress["batchId"] <= self._looked or len(executors) < 2:
+        if progress is None or progress["batchId"] <= self._looked:
             return
         self._looked = batch = progress["batchId"]
         here = self._steering.placement()
         worked = metrics.worked(str(self._handover.query.id), batch)
         work = measured(worked, self._steering.partitions, here, [each.id for each in executors])
-        overload = self._overloads.take(batch, work, progress["durationMs"].get("triggerExecution", 0.0))
+        self._work = {each: self._work.get(each, 0.0) / 2 + some for each, some in work.work.items()}
+        if len(executors) < 2:
+            return
+        lasted = progress["durationMs"].get("triggerExecution", 0.0)
+        overload = self._overloads.take(batch, work, lasted, time.monotonic())
         if overload is None:
             return
         if overload.slow:

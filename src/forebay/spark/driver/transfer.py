@@ -20,6 +20,7 @@ AGENT_SECONDS = 60.0
 """The agent of a target's host has to be there after so long."""
 
 _PACE, _COPY_PACE = 0.05, 0.25
+_LOOKED_BACK = 10
 _MICRO_BATCHES = 4
 """Where no timeout is given a partition is to run elsewhere within so many times the length of a micro-batch at least."""
 
@@ -75,9 +76,9 @@ class Transfer:
 
     def switch(self, moving: Mapping[int, str], patience: Patience) -> None:
         """Have Spark run partitions elsewhere from the next micro-batch on; those that it does not run there go back."""
-        before, progress = self._steering.placement(), self._query.lastProgress
-        if progress is not None:
-            patience.allow(_MICRO_BATCHES * progress["batchDuration"] / 1000)
+        before = self._steering.placement()
+        longest = max((each["batchDuration"] for each in self._query.recentProgress[-_LOOKED_BACK:]), default=0)
+        patience.allow(_MICRO_BATCHES * longest / 1000)
         self._steering.steer(moving)
         back: Collection[int] = moving
         try:
