@@ -262,8 +262,8 @@ class Levelling:
     def take(self, batch: int, work: Work, lasted: float = 0.0, now: float = math.inf) -> Overload | None:
         """Take what there was to do in a micro-batch that lasted so many milliseconds; what is to be done, if it is time.
 
-        ``now`` is the time in seconds, of any clock. A micro-batch in which partitions went elsewhere does not count: not all of
-        it was done where they are now.
+        ``now`` is the time in seconds, of any clock. A micro-batch in which partitions went elsewhere does not count, as not
+        all of it was done where they are now.
         """
         if self._work is not None and self._work.busiest not in work.load:
             self._forget()  # it is about to leave, or is given nothing more
