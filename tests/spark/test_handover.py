@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -105,9 +104,9 @@ KINDS = {each.__name__: each for each in (aggregates, sessions, joined, patterne
 class Run:
     """A query on a cluster, and the files that it reads."""
 
-    def __init__(self, spark, directory, kind, pushed=0):
-        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), KINDS[kind], pushed
-        (self.directory / "in").mkdir(parents=True, exist_ok=pushed > 0)
+    def __init__(self, spark, directory, kind):
+        self.spark, self.directory, self.kind, self.pushed = spark, Path(directory), KINDS[kind], 0
+        (self.directory / "in").mkdir(parents=True)
         self.checkpoint = str(self.directory / "checkpoint")
         writer = self.kind(self._stream).writeStream.format("parquet").option("checkpointLocation", self.checkpoint)
         self.query = writer.start(str(self.directory / "out"))
@@ -360,38 +359,6 @@ def test_partitions_leave_an_executor_that_spark_excludes(tmp_path):
     with Cluster(hosts=3, directory=tmp_path) as cluster:
         reasons, rows, missing, more = cluster.run(excluded, conf=REPLICATED | conf, timeout=600)
     assert "scale in" in reasons
-    assert (missing, more) == (0, 0)
-    assert rows > 100
-
-
-def begun(spark, cluster):
-    run = Run(spark, f"{cluster.directory}/run", "aggregates")
-    run.push()
-    run.push()
-    run.steady()
-    run.query.stop()
-    return run.pushed
-
-
-def resumed(spark, cluster, pushed):
-    run = Run(spark, f"{cluster.directory}/run", "aggregates", pushed)
-    run.push()
-    return run.end()
-
-
-@pytest.mark.slow
-def test_an_application_that_is_started_again_finds_the_state_that_one_host_holds(tmp_path):
-    """Nothing is in the checkpoint, and that host has no agent before a task runs there; the only one may run elsewhere."""
-    conf = REPLICATED | {"spark.forebay.uploadBehind": "false", "spark.sql.shuffle.partitions": "1"}
-    conf["spark.task.maxFailures"] = "4"  # with more, one of them may come to that host by chance
-    with Cluster(hosts=3, directory=tmp_path) as cluster:
-        pushed = cluster.run(begun, conf=conf, timeout=600)
-        for other in (0, 1):
-            for held in cluster.disk(other).glob("forebay-held-*/*-*"):
-                shutil.copytree(held, cluster.disk(2) / held.relative_to(cluster.disk(other)), dirs_exist_ok=True)
-            for left in cluster.disk(other).glob("forebay-*"):
-                shutil.rmtree(left)
-        rows, missing, more = cluster.run(resumed, pushed, conf=conf, timeout=600)
     assert (missing, more) == (0, 0)
     assert rows > 100
 
