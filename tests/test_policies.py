@@ -337,8 +337,8 @@ def test_partitions_that_no_executor_has_are_placed_once(loaded):
 def test_a_query_that_has_state_is_placed_when_the_hosts_have_told_what_they_hold(handovers):
     """They have no agents yet where its application was started again; nobody may ask before it is known that they come."""
     called, told, suggested = [], threading.Event(), []
-    handovers.gather, handovers.close = lambda: called.append("gather"), lambda: None
-    handovers.gathered = lambda: (called.append("gathered"), told.wait(60))
+    handovers.expect_hosts, handovers.close = lambda: called.append("expect"), lambda: None
+    handovers.gather_hosts = lambda: (called.append("gather"), told.wait(60))
     handovers.takers = lambda partitions, executors: dict.fromkeys(partitions, "2")
     handovers.steering = SimpleNamespace(
         **vars(handovers.steering) | {"goes_on": False, "on_lost": called.append, "on_joined": called.append},
@@ -347,14 +347,14 @@ def test_a_query_that_has_state_is_placed_when_the_hosts_have_told_what_they_hol
     handovers.steering.placement = lambda: dict.fromkeys(range(2))
     policies = Policies(handovers, None, acting=True, resumed=True)
     policies.start()
-    assert called[0] == "gather"
+    assert called[0] == "expect"
     policies._look()
     assert not suggested
     told.set()
     policies._gathering.join()
     policies._look()
     assert suggested == [{0: "2", 1: "2"}]
-    assert called.count("gathered") == 1
+    assert called.count("gather") == 1
 
 
 def test_what_spark_says_when_there_were_no_rows_for_some_time_is_not_taken_for_a_micro_batch(loaded):

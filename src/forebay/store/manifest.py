@@ -233,15 +233,17 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
 
 def _described(segment: Segment) -> dict[str, Any]:
     """A segment; only where it has several streams do these have a field."""
-    found = vars(segment)
-    return found if segment.streams else {name: value for name, value in found.items() if name != "streams"}
+    found = dict(vars(segment))
+    if not segment.streams:
+        del found["streams"]
+    return found
 
 
 def _segments(content: dict[str, Any]) -> list[Segment]:
-    segments = [
-        Segment(**{**segment, "streams": tuple(Header(*each) for each in segment.get("streams", ()))})
-        for segment in content["segments"]
-    ]
+    for segment in content["segments"]:
+        if "streams" in segment:
+            segment["streams"] = tuple(Header(*each) for each in segment["streams"])
+    segments = [Segment(**segment) for segment in content["segments"]]
     for segment in segments:
         if not filenames.is_segment(segment.name):
             raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {RESTORE}")

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 WARM_SECONDS = 30.0
 """A target is warmed again if catching up took longer: Spark ends workers that have had nothing to do for a minute."""
 
-GATHER_SECONDS, TOLD_SECONDS = 30.0, 5.0
-"""When a query begins that was there before, tasks wait so long at most for hosts that hold its state to have agents, which
-have told of it so soon after they were started."""
+GATHER_SECONDS = 30.0
+"""When a query begins that has state, tasks wait so long at most for hosts that may hold it to have agents."""
 _PACE = 0.05
 
 _ALIKE: Mapping[int, float] = {}
@@ -183,24 +182,24 @@ class Handover:
         """The addresses of the hosts that can hold replicas."""
         return set(self._manager.hosts()) if self._manager is not None else set()
 
-    def gather(self) -> None:
+    def expect_hosts(self) -> None:
         """Before the first tasks of a query that has state ask for it: hosts that hold it may have no agent yet.
 
-        `gathered` is to follow.
+        `gather_hosts` is to follow.
         """
         if self._manager is not None:
             self._manager.gather(self._held, GATHER_SECONDS)
 
-    def gathered(self) -> None:
-        """Have agents on the hosts of all executors; returns when they have told what they hold."""
+    def gather_hosts(self) -> None:
+        """Have agents on the hosts of all executors; returns when they have told what they hold, or have had time to."""
         if self._manager is None or self._place is None:
             return
+        place, end = self._place, time.monotonic() + GATHER_SECONDS
         try:
             hosts = {address_of(each.host): each for each in self.steering.usable()}
             lacking = [each for host, each in hosts.items() if host not in self.hosts()]
-            if lacking:
-                start_agents(lacking, self._place)
-            end = time.monotonic() + TOLD_SECONDS
+            if lacking:  # tasks of the query start those of their hosts as well, and may have all slots there
+                threading.Thread(target=start_agents, args=(lacking, place), name="forebay agents", daemon=True).start()
             while not hosts.keys() <= self.hosts() and time.monotonic() < end:
                 time.sleep(_PACE)
         finally:

@@ -80,7 +80,7 @@ class Policies:
     def start(self) -> None:
         """Begin to look after the query, until it ends; its first tasks must not have begun."""
         if self._resumed:
-            self._handover.gather()
+            self._handover.expect_hosts()
             self._gathers_until = time.monotonic() + GATHERED_SECONDS
             self._gathering = _in_background(self._gather)
         if self._acting:
@@ -105,7 +105,7 @@ class Policies:
 
     def _gather(self) -> None:
         try:
-            self._handover.gathered()
+            self._handover.gather_hosts()
         except Exception as error:  # as when an executor is lost meanwhile
             self._warn(error, "not all hosts have agents yet")
 

@@ -244,12 +244,15 @@ class Warming:
 
 
 def start_agents(executors: Collection[Executor], place: Place) -> None:
-    """Have an agent started on the host of each executor, by a task there; returns when all have ended."""
+    """Have an agent started on the host of each executor, by a task there; returns when all have ended, or one has failed."""
     context = SparkContext._active_spark_context
     assert context is not None
     texts = _texts_at(context._jsc.sc(), [each.location for each in executors])
     rows: RDD[str] = RDD(texts.toJavaRDD(), context, UTF8Deserializer())  # type: ignore[no-untyped-call]  # pyspark has no types
-    context.runJob(rows, functools.partial(preparing, place))
+    try:
+        context.runJob(rows, functools.partial(preparing, place))
+    except Exception as error:  # as when an executor is lost: an operator's task starts the agent of its host anyway
+        _log.info("not all hosts have agents yet: %s", error)
 
 
 def _texts_at(context: Any, locations: Iterable[str]) -> Any:
