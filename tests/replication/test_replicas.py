@@ -13,13 +13,14 @@ from loopback_hosts import LAYOUT, QUERY, Hosts, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError, VersionNotFound
 from forebay.replication import agent as agents
+from forebay.replication import archive, local, manager, queries
 from forebay.replication import hosts as known_hosts
-from forebay.replication import local, manager, queries
 from forebay.replication.holdings import KEPT_SECONDS, Holdings
 from forebay.replication.protocol import Peer
 from forebay.replication.queries import Queries
 from forebay.state.places import Root
 from forebay.store import manifest as manifests
+from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive
 from forebay.store.filenames import Version
 from forebay.store.options import Options
@@ -343,6 +344,26 @@ def test_two_attempts_at_a_version_are_both_uploaded(tmp_path):
         (some.disk(0) / "work").rename(tmp_path / "gone")
         (some.disk(0) / QUERY).rename(tmp_path / "gone too")
         assert [values(some.open(0, attempt)) for attempt in attempts] == [[1, 2], [1, 3]]
+
+
+@pytest.mark.thorough
+def test_versions_go_to_the_checkpoint_while_the_agent_of_the_host_stands_still(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "ANSWER_SECONDS", 6.0)
+    with hosts(tmp_path) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        append(store, 1)
+        pid = some.pid(0)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            versions = [append(store, number) for number in (2, 3)]
+            assert values(AlignedStore(some.safe / "forebay" / LAYOUT / "0-00000000", versions[-1], ["k"])) == [1, 2, 3]
+            assert archive._silent.keys() == {some.disk(0)}  # so that the second was not waited for
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            archive._silent.clear()
+        assert values(some.open(1, versions[-1])) == [1, 2, 3]
 
 
 @pytest.mark.slow

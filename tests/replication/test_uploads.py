@@ -36,7 +36,7 @@ def test_what_was_sent_of_a_version_that_has_gone_meanwhile_is_not_sent_again(tm
     wait_for(lambda: not uploading.pending)
     assert not (tmp_path / "safe" / gone[0]).exists()
     uploading.wish(INSTANCE, versions[-1], ("safe", ""))
-    uploading.wait(INSTANCE, versions[-1])
+    assert uploading.wait(INSTANCE, versions[-1], 60)
     assert AlignedStore(tmp_path / "safe", versions[-1], ["k"], Options()).base.version == versions[-1]
     assert set(sent.values()) == {1}
 
@@ -57,7 +57,7 @@ def test_an_upload_that_takes_long_holds_up_no_other_one(tmp_path, monkeypatch):
     for each in stores:
         uploading.wish(each, versions[each], ("safe", ""))
     for each in stores[1:]:
-        uploading.wait(each, versions[each])
+        assert uploading.wait(each, versions[each], 60)
     assert uploading.pending.total() == 1
     hanging.set()
     uploading.drain()

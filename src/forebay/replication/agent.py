@@ -44,6 +44,9 @@ BEAT_SECONDS = 0.5
 ORPHANED_SECONDS = 60.0
 """An agent that has not reached its manager for so long takes the application for ended."""
 
+SETTLING_SECONDS = 20.0
+"""A task is answered after so long, though its version is not safe yet: it asks again, so it notices an agent that hangs."""
+
 LOG_BYTES = 16 << 20
 
 _log = logging.getLogger("forebay.agent")
@@ -79,7 +82,7 @@ class Agent(Service):
         self._failures: dict[str, str] = {}
         self._avoided: dict[str, float] = {}
         self._sent = self._received = 0
-        self.actions = {"commit": self._commit, "fetch": self._fetch, "ping": dict}
+        self.actions = {"commit": self._commit, "settle": self._settle, "fetch": self._fetch, "ping": dict}
 
     def run(self) -> None:
         """Tell the manager what is held until the application has ended and all is uploaded."""
@@ -114,9 +117,10 @@ class Agent(Service):
     # What tasks of this host ask for.
 
     def _commit(self, instance: str, directory: str, manifest: str, archive: list[str] | None) -> dict[str, Any]:
-        """Take the new files of a version that a task of this host has made; returns when they are safe.
+        """Take the new files of a version that a task of this host has made, and say whether they are safe.
 
-        They are when so many other hosts have them as the application wants, or when the checkpoint has.
+        They are when so many other hosts have them as the application wants, or when the checkpoint has: that may take long,
+        and is asked for again by `_settle`.
         """
         version = filenames.version_of(manifest)
         if version is None:
@@ -127,11 +131,16 @@ class Agent(Service):
         enough = len(outcome.held) >= self._application.replicas
         if archive is not None:
             self._uploads.wish(instance, version, (archive[0], archive[1]))
-            if not enough:
-                self._uploads.wait(instance, version)
-        elif not enough:
+            return {"safe": enough or self._uploads.wait(instance, version, SETTLING_SECONDS)}
+        if not enough:
             _log.warning("version %s of %s is on %d hosts beside this one", version, instance, len(outcome.held))
-        return {"replicated": len(outcome.held), "uploaded": archive is not None and not enough}
+        return {"safe": True}
+
+    def _settle(self, instance: str, manifest: str) -> dict[str, Any]:
+        """Whether the checkpoint has a version that was taken, as soon as it has, or after some time."""
+        version = filenames.version_of(manifest)
+        assert version is not None
+        return {"safe": self._uploads.wait(instance, version, SETTLING_SECONDS)}
 
     def _replicate(self, instance: str, directory: Path, made: Manifest) -> chain.Outcome:
         """Have a version here, and on the hosts that keep replicas of the instance, as far as they can."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,15 @@ from forebay.store.prepared import Prepared
 COMMIT_SECONDS = 600.0
 """How long a version may take to be safe; what a chain of hosts may take is bounded by its agents."""
 
+ANSWER_SECONDS, _SLOWEST = 90.0, 1 << 20
+"""An agent answers after so long, and a second for so many bytes, at most: if not, it stands still."""
+SILENT_SECONDS, AVOIDED_SECONDS = 5.0, 60.0
+"""An agent that has not answered for so long is not asked for so long."""
+
 FETCH_SECONDS = 120.0
+
+_silent: dict[Path, float] = {}
+"""Until when the agents that keep replicas in some directories are not asked."""
 
 _log = logging.getLogger("forebay")
 
@@ -68,22 +77,37 @@ class ReplicatedArchive:
         if not names or filenames.version_of(names[-1]) is None:
             self._behind.upload(directory, names)
             return
-        uploading = self._application.uploading
+        began, uploading = time.monotonic(), self._application.uploading
+        if uploading and began < _silent.get(self._disk, 0.0):
+            self._upload_behind(directory, names[-1])
+            return
         try:
-            local.agent_of(self._disk, self._application).call(
-                "commit",
-                seconds=COMMIT_SECONDS,
-                instance=self._instance,
-                directory=str(directory),
-                manifest=names[-1],
-                archive=list(self._place) if uploading else None,
-            )
+            self._commit(directory, names)
         except ReplicationError as error:
             local.agent_of.cache_clear()
             if not uploading:
                 raise
+            if time.monotonic() - began > SILENT_SECONDS:
+                _silent[self._disk] = time.monotonic() + AVOIDED_SECONDS
             _log.warning("a version of %s goes to the checkpoint, not to other hosts: %s", self._instance, error)
             self._upload_behind(directory, names[-1])
+
+    def _commit(self, directory: Path, names: Sequence[str]) -> None:
+        """Have a version safe, by this host's agent."""
+        uploading, end = self._application.uploading, time.monotonic() + COMMIT_SECONDS
+        seconds = ANSWER_SECONDS + sum((directory / name).stat().st_size for name in names) / _SLOWEST
+        agent, about = local.agent_of(self._disk, self._application), {"instance": self._instance, "manifest": names[-1]}
+        reply = agent.call(
+            "commit",
+            seconds=min(seconds, COMMIT_SECONDS) if uploading else COMMIT_SECONDS,
+            directory=str(directory),
+            archive=list(self._place) if uploading else None,
+            **about,
+        )
+        while not reply["safe"]:
+            if time.monotonic() > end:
+                raise ReplicationError(f"{names[-1]} was not uploaded in {COMMIT_SECONDS:g} s")
+            reply = agent.call("settle", seconds=ANSWER_SECONDS, **about)
 
     def _upload_behind(self, directory: Path, manifest: str) -> None:
         """Upload all of a version that the checkpoint lacks; uploads behind replication may not have come to all of it."""

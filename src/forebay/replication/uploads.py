@@ -22,8 +22,6 @@ PAUSE_SECONDS = 1.0
 ATTEMPTS = 3
 """Who waits for a version is told that it cannot be uploaded when that has failed so many times in a row."""
 
-WAIT_SECONDS = 500.0
-
 AT_ONCE = 8
 """So many instances are uploaded side by side: an archive takes its time for each request, and one may hang."""
 
@@ -84,8 +82,8 @@ class Uploads:
             wish = self._wishes.get(instance)
             if wish is None or wish.place != place:
                 self._wishes[instance] = _Wish(version, place)
-            else:
-                wish.version = version
+            elif wish.version != version:
+                wish.version, wish.failed = version, 0
             self._changed.notify_all()
 
     def forget(self, instance: str) -> None:
@@ -96,8 +94,8 @@ class Uploads:
                 wish.failed, wish.error = ATTEMPTS, f"{instance} is not held here any more"
                 self._changed.notify_all()
 
-    def wait(self, instance: str, version: Version) -> None:
-        """Return when a version that was wished for is safe, or one that was made after it.
+    def wait(self, instance: str, version: Version, seconds: float) -> bool:
+        """Whether a version that was wished for is safe, or one that was made after it; so long it may become so.
 
         Raises
         ------
@@ -110,13 +108,15 @@ class Uploads:
             wish = self._wishes.get(instance)
             if wish is None:
                 raise ReplicationError(f"{instance} is not held here any more")
-            wish.waiting, wish.failed = wish.waiting + 1, 0
+            wish.waiting += 1
             try:
-                self._changed.wait_for(lambda: self._settled(wish, version), WAIT_SECONDS)
-                if not self._safe(wish, version):
+                settled = self._changed.wait_for(lambda: self._settled(wish, version), seconds)
+                safe = self._safe(wish, version)
+                if settled and not safe:
                     if self._ended:
                         raise ReplicationError("the agent of this host is ending")
-                    raise StateDirectoryError(wish.error or f"version {version} of {instance} was not uploaded in time")
+                    raise StateDirectoryError(wish.error)
+                return safe
             finally:
                 wish.waiting -= 1
 

@@ -244,7 +244,7 @@ class Warming:
 
 
 def start_agents(executors: Collection[Executor], place: Place) -> None:
-    """Have an agent started on the host of each executor, by a task there; returns when all have ended, or one has failed."""
+    """Have an agent started on the host of each executor, by a task there; returns when all have ended, or one failed."""
     context = SparkContext._active_spark_context
     assert context is not None
     texts = _texts_at(context._jsc.sc(), [each.location for each in executors])
