@@ -466,6 +466,7 @@ class Losing(Steering):
         self._executors = SimpleNamespace(
             staying=self.staying,
             leaving=lambda executors: frozenset(),
+            excluded=frozenset,
             alive=lambda: self.there,
         )
 

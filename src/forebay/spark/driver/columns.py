@@ -23,8 +23,6 @@ _NUMBERED = re.compile(r"\b\w+_\d+\b")
 _WRAPPED = "columnnodeexpression("
 _ATTRIBUTE = re.compile(r"UnresolvedAttribute\(List\(([^()]*)\),None,false\)")
 _DAY = 86_400_000_000
-_LONGEST = 36_525_000 * _DAY
-"""A hundred thousand years: times that are later than the year 148,000 have no windows."""
 _ADDRESS = re.compile(r"\[(?:[BCDFIJSZ]|L[\w.$]+;)@[0-9a-f]+")
 """How Java shows an array: by its address."""
 
@@ -125,10 +123,5 @@ def lasting(time: Column, wait: Column) -> dict[str, Column]:
 
 def interval(microseconds: int) -> Column:
     """A duration as a column, to be added to a time. It has no days, which Spark would take from the session's calendar."""
-    if abs(microseconds) > _LONGEST:
-        raise InvalidArgument(
-            f"a duration of {abs(microseconds) // _DAY} days is too long: times that are so far away have no results. "
-            f"Give at most {_LONGEST // _DAY} days."
-        )
     hours, rest = divmod(microseconds, _DAY // 24)  # Spark has no room for so many seconds
     return F.make_interval(hours=F.lit(hours), secs=F.lit(Decimal(rest) / 1_000_000).cast("decimal(18, 6)"))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from forebay.errors import InvalidArgument
 
 _MOST_DAYS = 36_525_000
+"""A hundred thousand years: times that are later than the year 148,000 have no windows."""
 _MICROS_PER_DAY = 86_400_000_000
 
 Duration = str | datetime.timedelta
@@ -62,7 +63,7 @@ def _days_and_microseconds(session: SparkSession, name: str, duration: Duration)
     days, micros = int(get_field(interval, "days")), int(get_field(interval, "microseconds"))
     if abs(days + micros // _MICROS_PER_DAY) > _MOST_DAYS:
         raise InvalidArgument(
-            f"{name} {duration!r} is more than a hundred thousand years, which no time stamp leaves room for"
+            f"{name} {duration!r} is too long: times that are so far away have no results. Give at most {_MOST_DAYS} days."
         )
     return days, micros
 
