@@ -53,7 +53,7 @@ class _Wish:
 
 
 class Uploads:
-    """Uploads by a thread of their own.
+    """Uploads by threads of their own, each of another instance.
 
     Spark may go back to the version before the newest, so whatever versions are held go along. A version that is gone before
     its turn is left out.

@@ -1,6 +1,6 @@
 """Checksums of the blocks of a segment, so that a few rows can be read and checked without the rest of their extent.
 
-The file of a large segment ends with them, after the end of the Arrow stream: the CRC-32 of each block, that of these
+The file of a large segment ends with them, after the last Arrow stream: the CRC-32 of each block, that of these
 numbers, and a mark.
 """
 

@@ -1,7 +1,7 @@
-"""Segments: immutable files of rows. A segment is one Arrow IPC stream or some; an *extent* is one record batch in them.
+"""Segments: immutable files of rows. A segment is one or more Arrow IPC streams; an *extent* is a record batch in one.
 
-A stream has rows of one schema. What a commit writes is often little, and of several: it becomes one file, as files cost
-more than what is in them. After the streams a large segment has checksums of its blocks (`forebay.store.blocks`).
+A stream has rows of one schema. A commit often writes little of several schemas: that becomes one file, since a file costs
+more than so little in it. After the streams a large segment has checksums of its blocks (`forebay.store.blocks`).
 """
 
 from __future__ import annotations

@@ -42,8 +42,6 @@ GATHER_SECONDS = 30.0
 """When a query begins that has state, tasks wait so long at most for hosts that may hold it to have agents."""
 _PACE = 0.05
 
-_ALIKE: Mapping[int, float] = {}
-
 
 def handover(query: StreamingQuery) -> Handover:
     """The handover manager of a running query.
@@ -167,16 +165,16 @@ class Handover:
         """
         return self.hand("rebalance", self.balanced(), timeout=timeout)
 
-    def balanced(self, *, without: Collection[str] = (), weights: Mapping[int, float] = _ALIKE) -> dict[int, str]:
+    def balanced(self, *, without: Collection[str] = (), weights: Mapping[int, float] | None = None) -> dict[int, str]:
         """The moves that spread the partitions over the executors, but for some that have to wait.
 
-        Partitions weigh the same unless it is known how much work each is.
+        ``weights`` says how much work partitions are, in any unit; those that it does not name are 1.
         """
         self._require_going_on()
         usable, placement = self.steering.usable(), self.steering.placement()
         usable = [each for each in usable if each.id not in without or each.id in placement.values()]
         cores = {each.id: each.cores for each in usable}
-        return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0) | dict(weights))
+        return spread(placement, cores, self.near(usable), dict.fromkeys(placement, 1.0) | dict(weights or {}))
 
     def hosts(self) -> set[str]:
         """The addresses of the hosts that can hold replicas."""
