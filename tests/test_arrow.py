@@ -53,3 +53,32 @@ def test_fields_without_values_that_begin_beyond_their_buffers():
         pa.concat_arrays([lists, lists])
     sound = arrow._sound(lists)
     assert pa.concat_arrays([sound, sound]).to_pylist() == [[], []]
+
+
+def bytes_of(value):
+    """What a value has, if numbers have 8 bytes."""
+    if isinstance(value, dict):
+        return bytes_of(list(value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(bytes_of, value))
+    return 0 if value is None else 8 if isinstance(value, int) else len(value)
+
+
+@pytest.mark.parametrize(
+    "kind, values",
+    [
+        (pa.string(), ["a", None, "", "bcd"]),
+        (pa.large_binary(), [b"ab", b"", None]),
+        (pa.list_(pa.list_(pa.string())), [[["a"], ["b", "cde"]], None, [], [None, []]]),
+        (pa.large_list(pa.int64()), [[1, 2], [], [3]]),
+        (pa.list_(pa.int64(), 2), [[1, 2], [3, 4], [5, 6]]),
+        (pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}), [{"a": 1, "b": ["xy", "z"]}, {"a": 2, "b": []}]),
+        (pa.map_(pa.string(), pa.int64()), [[("a", 1), ("bc", 2)], [], [("d", 3)]]),
+    ],
+    ids=str,
+)
+def test_how_many_bytes_rows_have(kind, values):
+    columns = pa.array(values, kind), pa.array(range(len(values))), pa.array([True] * len(values))
+    expected = [9 + bytes_of(value) for value in values]
+    assert arrow.row_bytes(columns, len(values)).tolist() == expected
+    assert arrow.row_bytes([column.slice(1) for column in columns], len(values) - 1).tolist() == expected[1:]

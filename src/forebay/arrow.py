@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import overload
+from collections.abc import Container, Iterable
+from typing import Any, overload
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _OLDEST = pl.CompatLevel.oldest()
+
+_WITH_OFFSETS = 3
+"""Buffers of texts and bytes: which are NULL, where each begins, and all of them together."""
 
 
 @overload
@@ -57,6 +63,44 @@ def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None, *, without: C
         table = table.select([name for name in table.column_names if name not in without])
     parts = table.to_batches()
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def row_bytes(columns: Iterable[pa.Array], rows: int) -> npt.NDArray[np.int64]:
+    """How many bytes each of some rows has; 1 for a truth value, and none for what tells which values are NULL.
+
+    Examples
+    --------
+    >>> row_bytes([pa.array([1, None]), pa.array(["one", "three"]), pa.array([["a"], ["b", "cd"]])], 2).tolist()
+    [12, 16]
+    """
+    sizes = np.zeros(rows, np.int64)
+    for column in columns:
+        sizes += _value_bytes(column)
+    return sizes
+
+
+def _value_bytes(array: pa.Array) -> npt.NDArray[np.int64] | int:
+    """How many bytes each value has, or all alike."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return 0
+    if pa.types.is_struct(kind):
+        return row_bytes(array.flatten(), len(array))
+    if pa.types.is_fixed_size_list(kind):
+        return _parts(array, np.arange(array.offset, array.offset + len(array) + 1) * kind.list_size)
+    if kind.num_fields:
+        return _parts(array, array.offsets.to_numpy())
+    if kind.num_buffers == _WITH_OFFSETS:
+        lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(array), 0).to_numpy().astype(np.int64)
+        return lengths
+    return -(-int(kind.bit_width) // 8)
+
+
+def _parts(array: pa.Array, begins: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    """How many bytes the values of each list have."""
+    ends = np.concatenate([[0], np.cumsum(row_bytes([array.values], len(array.values)))])
+    sizes: npt.NDArray[np.int64] = np.diff(ends[begins])
+    return sizes
 
 
 def _sound(array: pa.Array) -> pa.Array:

@@ -6,13 +6,11 @@ that is in terms of get, put, merge and delete, for each kind of operator, as in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from forebay import arrow
 from forebay.access_patterns import Pattern
@@ -168,26 +166,4 @@ class Recorder:
             some = rows.slice(0, _SAMPLE).select(self._plan.packed.names)
             partials = aggregation.partial(pl.DataFrame(some)).drop(self._plan.keys)
             return np.full(rows.num_rows, round(partials.estimated_size() / max(partials.height, 1)), np.int64)
-        return row_bytes([rows[name] for name in names], rows.num_rows)
-
-
-def row_bytes(columns: Sequence[pa.Array], rows: int) -> Times:
-    """How many bytes each of some rows has; of nested values the average.
-
-    Examples
-    --------
-    >>> row_bytes([pa.array([1, None]), pa.array(["one", "three"])], 2).tolist()
-    [11, 13]
-    """
-    sizes = np.zeros(rows, np.int64)
-    for column in columns:
-        kind = column.type
-        if any(check(kind) for check in (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string)) or (
-            pa.types.is_large_binary(kind)
-        ):
-            sizes += pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        elif pa.types.is_nested(kind):
-            sizes += round(column.nbytes / max(rows, 1))
-        elif not pa.types.is_null(kind):
-            sizes += -(-kind.bit_width // 8)
-    return sizes
+        return arrow.row_bytes([rows[name] for name in names], rows.num_rows)

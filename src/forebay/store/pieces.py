@@ -7,16 +7,23 @@ has to find rows (`forebay.store.addresses`), and where an extent is written aga
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.store import row_kernels as kernels
 from forebay.store.index_kernels import Records
 from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
+
+_PART, _WIDE, _SHARE = 8, 4, 16
+"""In what is at least such a part of an extent, windows with rows so many times as wide as the mean have less than such a
+share of the bytes."""
 
 
 class Pieces(NamedTuple):
@@ -61,7 +68,63 @@ def by_trigger_time(slots: Slots, records: Records) -> tuple[Rows, Slots, Slots]
     return kernels.scattered(slots, counts), owners, numbers.astype(np.int32)
 
 
-def cuts(rows: int, nbytes: int, extent_bytes: int, most: int | None = None) -> Sequence[int]:
+def in_extents(
+    batch: pa.RecordBatch, slots: Slots, extent_bytes: int, most: int | None = None
+) -> Iterator[tuple[pa.RecordBatch, Slots]]:
+    """Rows, those of each window together, as the extents that they are to be, at most ``most``; with their windows.
+
+    How large windows are, and how much of an extent is dead, is told from the mean size of its rows. So windows with wide
+    rows get extents apart from those with narrow ones. A small part of an extent stays as it is: it will be combined
+    with others.
+    """
+    groups = _alike(batch, slots) if batch.nbytes >= extent_bytes // _PART else [None]
+    if most is not None and len(groups) > most:
+        groups = [None]
+    for left, rows in zip(range(len(groups) - 1, -1, -1), groups, strict=True):
+        some, owners = (batch, slots) if rows is None else (batch.take(pa.array(rows)), slots[rows])
+        bounds = _cuts(len(owners), some.nbytes, extent_bytes, None if most is None else most - left)
+        for begin, end in itertools.pairwise(bounds):
+            yield some.slice(begin, end - begin), owners[begin:end]
+        if most is not None:
+            most -= len(bounds) - 1
+
+
+def _cuts(rows: int, nbytes: int, extent_bytes: int, most: int | None) -> Sequence[int]:
     """Where rows of so many bytes are cut into extents, at most ``most``: the first row of each, and the end."""
     step = max(1, rows * extent_bytes // max(nbytes, 1), -(-rows // most) if most else 1)
     return [*range(0, rows, step), rows]
+
+
+def _alike(batch: pa.RecordBatch, slots: Slots) -> Sequence[Rows | None]:
+    """The rows of windows in which rows are about as wide, for each such width; None is all rows."""
+    sizes = arrow.row_bytes(batch.columns, batch.num_rows)
+    if not len(sizes) or sizes.min() == sizes.max():
+        return [None]
+    begins = np.flatnonzero(np.diff(slots, prepend=-1))
+    counts = np.diff(begins, append=len(slots))
+    groups = _by_width(counts, np.add.reduceat(sizes, begins), int(sizes.sum()) // _SHARE)
+    if len(groups) == 1:
+        return [None]
+    group = np.empty(len(begins), np.int64)
+    for number, windows in enumerate(groups):
+        group[windows] = number
+    return [np.flatnonzero(rows) for rows in np.repeat(group, counts) == np.arange(len(groups))[:, np.newaxis]]
+
+
+def _by_width(rows: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], least: int) -> Sequence[npt.NDArray[np.int64]]:
+    """Windows with so many rows of so many bytes in groups, in none of which those that are much wider have ``least`` bytes.
+
+    Examples
+    --------
+    >>> [group.tolist() for group in _by_width(np.array([5, 1, 9, 1]), np.array([50, 8000, 90, 500]), 100)]
+    [[0, 2], [3], [1]]
+    """
+    groups, undecided = [], [np.arange(len(rows))]
+    while undecided:
+        some = undecided.pop()
+        wide = nbytes[some] * rows[some].sum() > _WIDE * rows[some] * nbytes[some].sum()
+        if nbytes[some][wide].sum() < max(1, least):
+            groups.append(some)
+        else:
+            undecided += [some[wide], some[~wide]]
+    return groups

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -19,7 +18,7 @@ from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.live_rows import Extents, LiveRows, emptiest
 from forebay.store.manifest import KIND_BITS
 from forebay.store.pictures import Array
-from forebay.store.pieces import Pieces, by_trigger_time, cuts
+from forebay.store.pieces import Pieces, by_trigger_time, in_extents
 from forebay.store.row_buffer import Rows
 from forebay.store.segment import SEGMENT_BYTES, Extent
 
@@ -158,9 +157,10 @@ class WindowExtents:
     def combine(self, index: KeyIndex, merged: Merged) -> None:
         """Write small extents of consecutive commits again as one, if they have become many."""
         sizes = [self._log.bytes_of([number]) for number in self.numbers]
-        if sum(size < SEGMENT_BYTES // 2 for size in sizes) > MAX_EXTENTS:
-            first = joining(sizes, SEGMENT_BYTES // 2)  # extents that are nearly full stay
-            joined = self.numbers[first:] if first < len(sizes) - 1 else _enclosed(self.numbers, sizes)
+        small = [size < SEGMENT_BYTES // 2 for size in sizes]
+        if sum(small) > MAX_EXTENTS:
+            youngest = joining(sizes, SEGMENT_BYTES // 2) if all(small[-MAX_EXTENTS - 1 :]) else len(sizes)
+            joined = self.numbers[youngest:] if youngest < len(sizes) - 1 else _enclosed(self.numbers, sizes)
             if joined:
                 self._rewrite(index, merged, joined)
 
@@ -217,12 +217,11 @@ class WindowExtents:
         self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots, number: int, died: int, most: int | None = None
     ) -> None:
         """Write rows as extents numbered from ``number`` on, ``most`` of them at most; ``died`` rows had died before."""
-        bounds = cuts(batch.num_rows, batch.nbytes, SEGMENT_BYTES, most)
-        for begin, end in itertools.pairwise(bounds):
-            pieces = Pieces.of(slots[begin:end], index)
-            self._log.append(number, batch.slice(begin, end - begin))
+        for rows, owners in in_extents(batch, slots, SEGMENT_BYTES, most):
+            pieces = Pieces.of(owners, index)
+            self._log.append(number, rows)
             self._log.append(_PIECES | number, pieces.as_batch())
-            self._live_rows.write(number, end - begin, died)
+            self._live_rows.write(number, rows.num_rows, died)
             if self._addresses:
                 self._addresses.add(number, pieces)
             self.numbers.append(number)
