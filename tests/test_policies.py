@@ -185,7 +185,8 @@ class Loaded(Handovers):
     def near(self, executors):
         return {0: ["1", "3"], 1: ["1", "3"], 2: ["2"], 3: ["2"]}
 
-    def takers(self, partitions, executors):
+    def takers(self, partitions, executors, weights=()):
+        self.weights = weights
         return dict.fromkeys(partitions, executors[-1].id)
 
     def lost(self, executor, placement):
@@ -407,7 +408,7 @@ SLOW = (8000, 8000, 1000, 1000), (100, 100, 100, 100)
 def test_a_slow_executor_loses_all_its_partitions_and_is_said_to_be_slow(loaded, caplog):
     works(loaded, 2, *SLOW)
     assert loaded.asked == [(2, {0: "3", 1: "3"})]
-    assert "the executor 1 needs at least 3 times as long for a row as the others" in caplog.text
+    assert "the executor 1, or one of the same host, needs at least 3 times as long for a row" in caplog.text
     assert "its share again in 600 s" in caplog.text
 
 
@@ -491,6 +492,19 @@ def test_a_slow_host_with_several_executors_loses_all_it_has(hosts, each, partit
         levelling.rest(batch, [*moves])
         here = here | moves
     assert not any(at.startswith("0.") for at in here.values())
+
+
+@pytest.mark.parametrize("neighbour", ["slow", "idle", "fast"])
+def test_a_slow_host_loses_what_all_its_executors_have_at_once(loaded, neighbour):
+    """One of the others that is not slow says that it is not the host."""
+    loaded.executors.append("4")
+    loaded.at = {"2": "1"}
+    loaded.here.update({2: "3", 3: "4"} if neighbour == "idle" else {1: "2", 2: "3", 3: "4"})
+    rows = (100, 100, 100, 100)
+    works(loaded, 5, (20, 20, 20, 20), rows)
+    works(loaded, 4, (8000, 1000 if neighbour == "fast" else 7000, 1000, 1000), rows)
+    assert loaded.asked[0][1] == ({0: "4"} if neighbour == "fast" else {0: "4", 1: "4"})
+    assert loaded.policies._newcomers.served == ({"2", "3", "4"} if neighbour == "fast" else {"3", "4"})
 
 
 def test_who_turns_slow_is_found_as_soon_after_micro_batches_with_little_to_do():
@@ -694,7 +708,7 @@ def test_partitions_of_a_lost_executor_go_to_a_dismissed_one_only_if_it_alone_ha
     loaded.near = lambda executors: {
         partition: [each.id for each in executors if each.id in some] for partition, some in held.items()
     }
-    loaded.takers = lambda partitions, executors: {
+    loaded.takers = lambda partitions, executors, weights: {
         each: next((near for near in loaded.near(executors).get(each, ())), executors[0].id) for each in partitions
     }
     assert loaded.policies._lost(lost, [1, 3]) == {1: "3", 3: "3"}
@@ -793,6 +807,12 @@ def test_a_scale_out_goes_by_the_work_of_partitions(loaded):
     loaded.policies._look()
     loaded.policies._scaling.join()
     assert asked == [{0: 8.0, 1: 1.0, 2: 1.0, 3: 1.0}]
+
+
+def test_those_that_take_over_from_a_lost_executor_do_so_by_the_work_of_partitions(loaded):
+    works(loaded, 3, (8000, 1000, 1000, 1000))
+    loaded.policies._lost(Executor("1", "127.0.0.1", 1), [0, 1])
+    assert loaded.weights == {0: 8.0, 1: 1.0, 2: 1.0, 3: 1.0}
 
 
 def test_executors_that_have_failed_together_are_tried_one_by_one():

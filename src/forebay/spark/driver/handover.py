@@ -207,11 +207,17 @@ class Handover:
         """Have executors ready for partitions, and agents on their hosts."""
         self.steering.warm(executors, self._place)
 
-    def takers(self, partitions: Iterable[int], executors: list[Executor]) -> dict[int, str]:
-        """Who of some executors takes over partitions whose own is lost: those that have the state, and least to do."""
+    def takers(
+        self, partitions: Iterable[int], executors: list[Executor], weights: Mapping[int, float] | None = None
+    ) -> dict[int, str]:
+        """Who of some executors takes over partitions whose own is lost: those that have the state, and least to do.
+
+        ``weights`` are those of `balanced`.
+        """
         placement: dict[int, str | None] = {**self.steering.placement(), **dict.fromkeys(partitions)}
         cores = {each.id: each.cores for each in executors}
-        return spread(placement, cores, self.near(executors), dict.fromkeys(placement, 1.0), level=False)
+        weighed = dict.fromkeys(placement, 1.0) | dict(weights or {})
+        return spread(placement, cores, self.near(executors), weighed, level=False)
 
     def near(self, executors: Iterable[Executor]) -> dict[int, list[str]]:
         """The executors whose hosts have the state of each partition."""

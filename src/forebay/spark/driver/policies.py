@@ -20,7 +20,7 @@ from forebay.spark.driver import metrics
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.handover import Handover
-from forebay.spark.driver.levelling import SLOW, Levelling, measured, relieving, weights
+from forebay.spark.driver.levelling import SLOW, Levelling, Overload, measured, relieving, weights
 from forebay.spark.driver.newcomers import Newcomers
 from forebay.state import cluster
 from forebay.state.places import Root
@@ -232,7 +232,8 @@ class Policies:
         served = [each for each in others if each.id in self._newcomers.served] or others
         near, nearer = self._handover.near(others), self._handover.near(served)
         alone = [partition for partition in partitions if near.get(partition) and not nearer.get(partition)]
-        chosen = self._handover.takers(partitions, served) | self._handover.takers(alone, others)
+        work = weights(self._work)
+        chosen = self._handover.takers(partitions, served, work) | self._handover.takers(alone, others, work)
         placement = {partition: chosen[partition] for partition in partitions if partition in chosen}
         for each in {*placement.values()} - {each.id for each in served}:
             self._newcomers.called_back(each)
@@ -256,8 +257,9 @@ class Policies:
         if overload is None:
             return
         if overload.slow:
-            self._overloads.rest(batch, [each for each, at in here.items() if at == overload.executor])
-            self._levelling = _in_background(lambda: self._dismiss(overload.executor, here, executors))
+            slow = _of_slow_host(overload, executors)
+            self._overloads.rest(batch, [each for each, at in here.items() if at in slow])
+            self._levelling = _in_background(lambda: self._dismiss(slow, here, executors))
             return
         moves = relieving(overload.work, self._handover.near(executors), overload.staying)
         if moves:
@@ -277,23 +279,36 @@ class Policies:
         if self._hand(LEVELLING, moves):
             self._overloads.handed(batch, moves)
 
-    def _dismiss(self, executor: str, here: Mapping[int, str | None], executors: list[Executor]) -> None:
-        """Give what a slow executor has to others. It is as one that will join later: it may be slow for some time only."""
-        host = next(each.host for each in executors if each.id == executor)
-        others = [each for each in executors if each.host != host] or [each for each in executors if each.id != executor]
-        mine = [partition for partition, at in here.items() if at == executor]
+    def _dismiss(self, slow: Collection[str], here: Mapping[int, str | None], executors: list[Executor]) -> None:
+        """Give what slow executors of a host have to others. They are as those that will join later: it may pass."""
+        hosts = {each.host for each in executors if each.id in slow}
+        staying = [each for each in executors if each.id not in slow]
+        others = [each for each in staying if each.host not in hosts] or staying
+        mine = {partition: at for partition, at in here.items() if at in slow}
         chosen = self._handover.takers(mine, others)
-        seconds = self._newcomers.dismissed(executor, time.monotonic())
-        _log.warning(
-            "the executor %s needs at least %g times as long for a row as the others: its partitions go elsewhere, and it "
-            "is given its share again in %.0f s",
-            executor,
-            SLOW,
-            seconds,
-        )
+        for each in slow:
+            seconds = self._newcomers.dismissed(each, time.monotonic())
+            _log.warning(
+                "the executor %s, or one of the same host, needs at least %g times as long for a row as the others: its "
+                "partitions go elsewhere, and it is given its share again in %.0f s",
+                each,
+                SLOW,
+                seconds,
+            )
         handed = self._hand(LEVELLING, {partition: chosen[partition] for partition in mine if partition in chosen})
-        if not handed and {*mine} <= {each for each, at in self._steering.placement().items() if at == executor}:
-            self._newcomers.called_back(executor, undone=True)
+        if not handed:
+            there = self._steering.placement()
+            for each in slow:
+                if all(there[partition] == each for partition, at in mine.items() if at == each):
+                    self._newcomers.called_back(each, undone=True)
+
+
+def _of_slow_host(overload: Overload, executors: list[Executor]) -> list[str]:
+    """The executor that is slow, and the others of its host if all of them that have something to do seem slow, too."""
+    host = next(each.host for each in executors if each.id == overload.executor)
+    there = [each.id for each in executors if each.host == host]
+    busy = [each for each in there if overload.work.load[each]]
+    return there if overload.work.suspects.issuperset(busy) else [overload.executor]
 
 
 def _seconds(times: Mapping[Any, float]) -> dict[Any, float]:
