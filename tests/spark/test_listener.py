@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,6 +50,44 @@ def test_a_watermark_above_an_operator_is_refused_for_operators_of_spark_too(str
     daily = counts.withWatermark("begun", "1 day").groupBy(F.window("begun", "1 day")).count()
     with pytest.raises(StreamingQueryException, match="given another watermark, on begun"):
         run(daily, tmp_path / "ck")
+
+
+def shuffles(spark):
+    """The files of shuffles."""
+    return set(Path(spark.sparkContext.getConf().get("spark.local.dir")).glob("blockmgr-*/*/shuffle_*.data"))
+
+
+@pytest.mark.parametrize("sink", ["noop", "foreachBatch"])
+def test_what_a_micro_batch_has_shuffled_goes_with_it(spark, stream, tmp_path, sink):
+    before, seen = shuffles(spark), []
+    writer = hourly(stream.streaming("1 second")).writeStream.option("checkpointLocation", str(tmp_path))
+
+    def use(frame, number):
+        frame.groupBy("key").count().collect()
+        seen.append(shuffles(spark) - before)
+        frame.groupBy("key").count().collect()
+
+    query = (writer.format("noop") if sink == "noop" else writer.foreachBatch(use)).start()
+    query.processAllAvailable()
+    query.stop()
+    assert sink == "noop" or any(seen)
+    until = time.monotonic() + 30
+    while shuffles(spark) - before and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not shuffles(spark) - before
+    assert spark.conf.get(listener._CLEANING) == "false"  # of the session's other work
+
+
+def test_what_is_shuffled_stays_if_the_user_says_so(spark, stream, tmp_path):
+    spark.conf.set(listener._CLEANING, "false")
+    try:
+        writer = hourly(stream.streaming("1 second")).writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(tmp_path)).start()
+        query.processAllAvailable()
+        assert query._jsq.streamingQuery().sparkSessionForStream().conf().get(listener._CLEANING) == "false"
+        query.stop()
+    finally:
+        spark.conf.unset(listener._CLEANING)
 
 
 @pytest.mark.parametrize("tagged", ["session", "thread"])

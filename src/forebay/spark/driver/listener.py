@@ -47,6 +47,11 @@ _PARTITION_SECONDS = 0.06
 _REUSE = "spark.sql.exchange.reuse"
 """Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
+_CLEANING = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
+"""Whether what a micro-batch has shuffled goes when that ends. Else it stays until the driver's Java collects garbage, and
+an executor that is decommissioned hands all of it on while the query waits.
+"""
+
 _TIME_MODE = "[STATE_STORE_INVALID_CONFIG_AFTER_RESTART] Cannot change timeMode"
 """Spark ends a query with this error whose operators have timers where its checkpoint has none, or the other way round."""
 
@@ -98,6 +103,8 @@ class _Listener(StreamingQueryListener):
         conf.set(QUERY, str(query.id))
         conf.set(RUN, str(query.runId))
         conf.unset(REFUSED)
+        if session.conf.get(_CLEANING, None) is None:
+            conf.set(_CLEANING, "true")
         if count(plan) > 1:
             conf.set(_REUSE, "false")
         try:
