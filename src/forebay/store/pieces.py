@@ -22,8 +22,8 @@ from forebay.store.key_index import KeyIndex, Slots
 from forebay.store.row_buffer import Rows
 
 _PART, _WIDE, _SHARE = 8, 4, 16
-"""In what is at least such a part of an extent, windows with rows so many times as wide as the mean have less than such a
-share of the bytes."""
+"""In what is at least such a part of an extent, rows wider than the mean are on average less than so many times as wide as
+the others, or have less than such a share of the bytes."""
 
 
 class Pieces(NamedTuple):
@@ -112,7 +112,9 @@ def _alike(batch: pa.RecordBatch, slots: Slots) -> Sequence[Rows | None]:
 
 
 def _by_width(rows: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], least: int) -> Sequence[npt.NDArray[np.int64]]:
-    """Windows with so many rows of so many bytes in groups, in none of which those that are much wider have ``least`` bytes.
+    """Windows with so many rows of so many bytes in groups, each of windows whose rows are about as wide.
+
+    Those that are wider than the mean of a group are not much wider than the others, or have less than ``least`` bytes.
 
     Examples
     --------
@@ -122,9 +124,11 @@ def _by_width(rows: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], least:
     groups, undecided = [], [np.arange(len(rows))]
     while undecided:
         some = undecided.pop()
-        wide = nbytes[some] * rows[some].sum() > _WIDE * rows[some] * nbytes[some].sum()
-        if nbytes[some][wide].sum() < max(1, least):
-            groups.append(some)
+        is_wide = nbytes[some] * rows[some].sum() > rows[some] * nbytes[some].sum()
+        wide, narrow = some[is_wide], some[~is_wide]
+        size = nbytes[wide].sum()
+        if size >= max(1, least) and size * rows[narrow].sum() > _WIDE * rows[wide].sum() * nbytes[narrow].sum():
+            undecided += [wide, narrow]
         else:
-            undecided += [some[wide], some[~wide]]
+            groups.append(some)
     return groups
