@@ -67,9 +67,12 @@ class AlignedInstance:
         late = windows.last_window(starts) + windows.size <= self._fired_until
         partly = ~late & (windows.first_window(starts) + windows.size <= self._fired_until)
         self._count(rows_in=rows.sum(), rows_late=rows[late].sum(), rows_partly_late=rows[partly].sum())
-        batch = batch.drop_columns([SLICE])
-        for start, begin, end in zip(starts[~late].tolist(), begins[~late], ends[~late], strict=True):
-            self._store.append(start, batch.slice(begin, end - begin))
+        batch, lengths = batch.drop_columns([SLICE]), ends - begins
+        if 2 * lengths[late].sum() > batch.num_rows:  # a slice of it would keep all of it in memory
+            batch = batch.filter(pa.array(np.repeat(~late, lengths)))
+            ends = np.cumsum(np.where(late, 0, lengths))
+            begins = ends - lengths
+        self._store.append_slices(batch, starts[~late], begins[~late], ends[~late])
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """Results of every window whose end is at or before ``watermark`` (microseconds) and that has not fired yet.

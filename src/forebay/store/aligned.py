@@ -22,10 +22,15 @@ from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.partitions import partitions_of
 from forebay.store.segment import SEGMENT_BYTES, Extent
+from forebay.store.slice_buffer import SliceBuffer
 from forebay.windows import Times
 
 _LEAST_MERGED = 4
 """A slice is merged as a whole when it is larger than so many of the largest extents that are combined."""
+
+
+_LEAST_COMBINED = 256
+"""Fewer rows of a slice are written as they are: to merge those of thousands of slices takes longer than to read them."""
 
 
 class SliceStore(Protocol):
@@ -39,7 +44,7 @@ class SliceStore(Protocol):
     def window_bytes(self) -> int: ...
     @property
     def metrics(self) -> Metrics: ...
-    def append(self, slice_start: int, batch: pa.RecordBatch) -> None: ...
+    def append_slices(self, batch: pa.RecordBatch, starts: Times, begins: Times, ends: Times) -> None: ...
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]: ...
     def bytes_of(self, slices: Iterable[int]) -> int: ...
     def drop(self, slices: Sequence[int]) -> None: ...
@@ -108,8 +113,7 @@ class AlignedStore:
         self.form = form
         self._combine_bytes = combine_bytes
         self._log = log or ExtentLog(directory, version, self._options, archive, disk)
-        self._buffer: dict[int, list[pa.RecordBatch]] = {}
-        self._buffered_bytes = 0
+        self._buffer = SliceBuffer()
         self._touched: set[int] = set()
         self._counts = Metrics()
 
@@ -126,19 +130,22 @@ class AlignedStore:
     @property
     def slices(self) -> Times:
         """Starts of the slices that have rows, ascending."""
-        return np.union1d(self._log.groups, np.array(list(self._buffer), dtype=np.int64))
+        return np.union1d(self._log.groups, self._buffer.slices)
 
     @property
     def buffered_rows(self) -> int:
         """How many rows are in the write buffer."""
-        return sum(batch.num_rows for batches in self._buffer.values() for batch in batches)
+        return self._buffer.rows
 
     def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
         """Add rows to a slice."""
-        self._counts.writes += batch.num_rows
-        self._buffer.setdefault(slice_start, []).append(batch)
-        self._buffered_bytes += batch.nbytes
-        if self._buffered_bytes > self._options.write_buffer_bytes:
+        self.append_slices(batch, np.array([slice_start]), np.array([0]), np.array([batch.num_rows]))
+
+    def append_slices(self, batch: pa.RecordBatch, starts: Times, begins: Times, ends: Times) -> None:
+        """Add rows to slices: to each those between two bounds."""
+        self._counts.writes += int((ends - begins).sum())
+        self._buffer.append(batch, starts, begins, ends)
+        if self._buffer.nbytes > self._options.write_buffer_bytes:
             self._write()
 
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
@@ -152,8 +159,7 @@ class AlignedStore:
     def bytes_of(self, slices: Iterable[int]) -> int:
         """Size of the rows of some slices, on disk and in the write buffer."""
         slices = list(slices)
-        buffered: int = sum(batch.nbytes for start in slices for batch in self._buffer.get(start, ()))
-        return self._log.bytes_of(slices) + buffered
+        return self._log.bytes_of(slices) + int(self._buffer.bytes_of(slices))
 
     @property
     def window_bytes(self) -> int:
@@ -162,8 +168,7 @@ class AlignedStore:
 
     def drop(self, slices: Sequence[int]) -> None:
         """Remove slices whose last window has fired, without compaction."""
-        for start in slices:
-            self._buffered_bytes -= sum(batch.nbytes for batch in self._buffer.pop(start, ()))
+        self._buffer.drop(slices)
         self._log.drop(slices)
 
     def flush(self) -> None:
@@ -195,7 +200,7 @@ class AlignedStore:
         counts = self._counts
         self._log.count_into(counts)
         counts.live_bytes = self._log.bytes_of(self._log.groups.tolist())
-        counts.memory_bytes = self._buffered_bytes
+        counts.memory_bytes = int(self._buffer.nbytes)
         return counts
 
     def close(self) -> None:
@@ -205,13 +210,13 @@ class AlignedStore:
     def rows(self, start: int) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, batch by batch, in order of arrival."""
         yield from map(self._formed, self._log.read(start))
-        yield from self._buffer.get(start, ())
+        yield from self._buffer.of(start)
 
     def rows_where(self, start: int, wanted: Callable[[Extent], bool]) -> Iterator[tuple[Extent | None, pa.RecordBatch]]:
         """The rows of those extents of a slice that are wanted when their turn has come; and those in the write buffer."""
         for extent, batch in self._log.read_where(start, wanted):
             yield extent, self._formed(batch)
-        for batch in self._buffer.get(start, ()):
+        for batch in self._buffer.of(start):
             yield None, batch
 
     def _merge(self, start: int) -> None:
@@ -231,9 +236,9 @@ class AlignedStore:
         return self.form.of(batch) if self.form else batch
 
     def _write(self) -> None:
-        for start in sorted(self._buffer):
-            batches = self._buffer[start]
-            self._log.append(start, batches[0] if len(batches) == 1 else self._combine(batches))
-        self._touched.update(self._buffer)
+        for start, batches in self._buffer.by_slice():
+            few = sum(batch.num_rows for batch in batches) < _LEAST_COMBINED
+            combine = pa.concat_batches if few else self._combine
+            self._log.append(start, batches[0] if len(batches) == 1 else combine(batches))
+            self._touched.add(start)
         self._buffer.clear()
-        self._buffered_bytes = 0

@@ -94,7 +94,7 @@ class AlignedEvents:
         """Whether some window over an instant has not fired."""
         return time >= self._open_from
 
-    def append(self, slice_start: int, batch: pa.RecordBatch) -> None:
+    def append_slices(self, batch: pa.RecordBatch, starts: Times, begins: Times, ends: Times) -> None:
         """Nothing: events are in the event log before their patterns see them."""
 
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
