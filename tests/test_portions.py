@@ -1,6 +1,7 @@
 """A long value that is in many results does not make any of the batches that are handed on large."""
 
 import contextlib
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -12,10 +13,11 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.moving import Frames
 from forebay.engine import framed as framed_results
+from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.framed import framed
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, WindowPlan
-from forebay.engine.portions import PORTION_BYTES
+from forebay.engine.portions import PORTION_BYTES, widths
 from forebay.engine.results import conforming, results
 from forebay.engine.window_join import WindowJoin
 from forebay.store.options import Options
@@ -39,21 +41,20 @@ LIST = BoundAggregate("text", "collect_list", ("text",), (pa.string(),), pa.list
 SECOND = 1_000_000
 
 
-def joined(windows):
-    """One row on the left, and as many on the right as there are to be results."""
+def joined(windows, nested=False):
+    """One row on the left, and as many on the right as there are to be results; the long text may be in a list."""
+    text = pa.list_(pa.string()) if nested else pa.string()
     aligned = isinstance(windows, AlignedWindows)
-    packed = pa.schema(
-        [("k0", pa.int64()), ("side", pa.bool_()), ("text", pa.string()), ("id", pa.int64()), ("over", pa.bool_())]
-    )
+    packed = pa.schema([("k0", pa.int64()), ("side", pa.bool_()), ("text", text), ("id", pa.int64()), ("over", pa.bool_())])
     window = ("window", WINDOW) if aligned else ("event_time", INSTANT)
-    schema = pa.schema([window, ("k", pa.int64()), ("text", pa.string()), ("id", pa.int64())])
+    schema = pa.schema([window, ("k", pa.int64()), ("text", text), ("id", pa.int64())])
     join = WindowJoin("inner", "side", ("text",), ("id",))
     pattern = Pattern.AAR if aligned else Pattern.AUR
     count = RESULTS + 1
     rows = {
         "k0": np.zeros(count, np.int64),
         "side": pa.array([False] + [True] * RESULTS),
-        "text": pa.array(["x" * LENGTH] + [None] * RESULTS, pa.string()),
+        "text": pa.array([["x" * LENGTH] if nested else "x" * LENGTH] + [["y"] if nested else None] * RESULTS, text),
         "id": np.arange(count),
         "over": pa.array([False] * count),
     }
@@ -76,6 +77,9 @@ def aggregated(windows, pattern, aggregate):
         pytest.param(*joined(Intervals(-SECOND, SECOND, SECOND)), id="interval join"),
         pytest.param(*joined(Lives("over", SECOND)), id="continuous join"),
         pytest.param(*joined(AlignedWindows(SECOND, SECOND)), id="join in windows"),
+        pytest.param(*joined(Intervals(-SECOND, SECOND, SECOND), nested=True), id="interval join of lists"),
+        pytest.param(*joined(Lives("over", SECOND), nested=True), id="continuous join of lists"),
+        pytest.param(*joined(AlignedWindows(SECOND, SECOND), nested=True), id="join of lists in windows"),
         pytest.param(*aggregated(Preceding(span=SECOND), Pattern.AUR, FIRST), id="rows before each row"),
         pytest.param(*aggregated(CountWindows(1, 1, True), Pattern.AUR, FIRST), id="count windows"),
         pytest.param(*aggregated(CountWindows(1, 1, True), Pattern.RMW, FIRST), id="count windows, incremental"),
@@ -102,6 +106,23 @@ def test_results_go_on_in_portions(tmp_path, plan, rows):
     assert found == RESULTS
     assert sum(sizes) > 2 * PORTION_BYTES
     assert max(sizes) < 2 * PORTION_BYTES
+
+
+def test_each_list_is_as_wide_as_it_is():
+    """And not as wide as the mean of all."""
+    found = widths(pl.DataFrame({"texts": [["x" * LENGTH], *[["y", "y"]] * RESULTS, None]}))
+    assert found.tolist() == [LENGTH + 8, *[10] * RESULTS, 8]
+
+
+@pytest.mark.parametrize("width", [8, 20_000])
+def test_rows_that_are_in_many_windows_are_placed_a_few_at_a_time(width):
+    rows = pa.record_batch({"text": ["x" * width] * 2000})
+    some = SimpleNamespace(_plan=SimpleNamespace(options=Options(64 << 20)))
+    parts = list(ByKeyInstance._parts(some, rows, 60))
+    assert pa.Table.from_batches(parts).combine_chunks().to_batches() == [rows]
+    most = max(part.num_rows for part in parts)
+    assert (most - 1) * 60 * width <= some._plan.options.write_buffer_bytes // 4
+    assert most == (1092 if width == 8 else 4)
 
 
 def test_what_moves_is_computed_for_some_frames_at_a_time(monkeypatch):

@@ -21,6 +21,7 @@ from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import Opening, counted, require_same_time
 from forebay.engine.observer import window_ids
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.portions import together
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
 from forebay.store import open_stores
@@ -159,12 +160,11 @@ class ByKeyInstance(ABC):
         names = aggregation.columns if partial and isinstance(aggregation, Aggregation) else self._plan.packed.names
         return pl.DataFrame(batch.select(list(names)))[rows]
 
-    @staticmethod
-    def _parts(batch: pa.RecordBatch, windows_of_a_row: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a batch, as many at a time as can be placed in so many windows each."""
-        at_once = max(1, _AT_ONCE // windows_of_a_row)
-        for begin in range(0, batch.num_rows, at_once):
-            yield batch.slice(begin, at_once)
+    def _parts(self, batch: pa.RecordBatch, windows_of_a_row: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch, as many at a time as can be placed in so many windows each, and written to these at once."""
+        most = 1 / _AT_ONCE, arrow.row_bytes(batch.columns, batch.num_rows) / (self._plan.options.write_buffer_bytes // 4)
+        for some in together(np.maximum(*most) * windows_of_a_row, 1.0):
+            yield batch.slice(some.start, some.stop - some.start)
 
     def _loadable(self, slots: Slots) -> Iterator[Slots]:
         """Windows, a few at a time: as many as can be loaded and grouped within the memory budget."""

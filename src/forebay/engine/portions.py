@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from forebay import arrow
+
 PORTION_ROWS, PORTION_BYTES = 1 << 16, 32 << 20
 """What a portion has, about, whichever is less."""
 
@@ -18,14 +20,14 @@ Sizes = npt.NDArray[np.floating]
 
 
 def widths(rows: pl.DataFrame) -> Sizes:
-    """About how many bytes each row takes in columns of its own. Elements of a list count as the mean of those of all lists.
+    """About how many bytes each row takes in columns of its own.
 
     Examples
     --------
     >>> widths(pl.DataFrame({"n": [1, 2], "s": ["", "four"]})).tolist()
     [16.0, 20.0]
-    >>> widths(pl.DataFrame({"list": [[], [1, 2, 3]]})).tolist()
-    [8.0, 32.0]
+    >>> widths(pl.DataFrame({"list": [[], [1, 2, 3], None]})).tolist()
+    [8.0, 32.0, 8.0]
     """
     found = np.full(rows.height, _WIDTH * rows.width)
     for column in rows.get_columns() if rows.height else ():
@@ -35,12 +37,8 @@ def widths(rows: pl.DataFrame) -> Sizes:
             found += column.bin.size().fill_null(0).to_numpy()
         elif isinstance(column.dtype, pl.Struct):
             found += widths(column.struct.unnest())
-        elif isinstance(column.dtype, pl.List):
-            lengths = column.list.len().fill_null(0).to_numpy()
-            elements = max(0, column.estimated_size() - _WIDTH * rows.height)  # without where each list begins
-            found += lengths * (elements / max(1, lengths.sum()))
         elif column.dtype.is_nested():
-            found += column.estimated_size() / rows.height
+            found += arrow.row_bytes([arrow.of(column)], rows.height)
     return found
 
 

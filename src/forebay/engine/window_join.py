@@ -7,7 +7,7 @@ the rows of windows: AAR serves aligned windows, AUR sessions (Gadget, section 2
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,14 +16,14 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.engine.portions import PORTION_ROWS, portions
+from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, portions, together, widths
 
 LEFT, RIGHT = 0, 1
 _PAIRS, _FEW = 1 << 18, 1 << 20
 """So many pairs are made at a time, or as many as one row has or a side has rows, since each part looks at all of the right
 side. Where there can be no more than the second all are made at once."""
 
-_PARTNERS = "right rows"
+_PARTNERS, _LEFT_ROW, _RIGHT_ROW = "right rows", "left row", "right row"
 
 AWAITED = {"left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT), "anti": (LEFT,)}
 """The sides whose rows are emitted when they have met nobody."""
@@ -68,11 +68,12 @@ class WindowJoin:
             for side, names, of_side in (("left", self.left, ~pl.col(self.side)), ("right", self.right, pl.col(self.side)))
         )
         names = [*left.columns, *right.columns[len(by) :]]
+        (left, of_left), (right, of_right) = _apart(left, by, _LEFT_ROW), _apart(right, by, _RIGHT_ROW)
         for joined in filter(len, self._joined(left, right, by)):
-            shown = joined.select(name for name in names if name in joined.columns)
-            for part in portions(shown, PORTION_ROWS):
-                table = arrow.of(part.drop(window))
-                yield assemble(part[window].to_numpy(), [column.combine_chunks() for column in table.columns])
+            for part in _whole(joined, of_left | of_right):
+                shown = part.select(name for name in names if name in part.columns)
+                table = arrow.of(shown.drop(window))
+                yield assemble(shown[window].to_numpy(), [column.combine_chunks() for column in table.columns])
 
     def _joined(self, left: pl.DataFrame, right: pl.DataFrame, by: list[str]) -> Iterator[pl.DataFrame]:
         """The join, part by part if it has many pairs: a key with many rows on both sides has very many."""
@@ -90,6 +91,30 @@ class WindowJoin:
         if RIGHT in AWAITED.get(self.how, ()):
             others = right.join(left, on=by, how="anti", maintain_order="left")
             yield left.clear().join(others, on=by, how=self.how, coalesce=together, maintain_order="left_right")
+
+
+def _apart(side: pl.DataFrame, by: list[str], number: str) -> tuple[pl.DataFrame, dict[str, pl.DataFrame]]:
+    """A side without its nested columns, and these: polars would copy a list for each pair that it is in.
+
+    In their place is a column with the number of each row.
+    """
+    nested = [name for name, kind in side.schema.items() if kind.is_nested() and name not in by]
+    return (side.drop(nested).with_row_index(number), {number: side.select(nested)}) if nested else (side, {})
+
+
+def _whole(joined: pl.DataFrame, apart: Mapping[str, pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Pairs in portions, with the columns that were set apart."""
+    apart = {number: values for number, values in apart.items() if number in joined.columns}
+    if not apart:
+        yield from portions(joined, PORTION_ROWS)
+        return
+    sizes = widths(joined)
+    for number, values in apart.items():
+        sizes += np.append(widths(values), 0.0)[joined[number].cast(pl.Int64).fill_null(-1).to_numpy()]
+    for some in together(sizes, PORTION_BYTES):
+        for part in joined[some].iter_slices(PORTION_ROWS):
+            found = [values.select(pl.all().gather(part[number])) for number, values in apart.items()]
+            yield pl.concat([part.drop(apart), *found], how="horizontal")
 
 
 def _cuts(left: pl.DataFrame, right: pl.DataFrame, by: list[str]) -> list[int]:
