@@ -11,6 +11,7 @@ from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.engine.results import conforming
+from forebay.store.spill import Spill
 from forebay.store.unaligned import UnalignedStore
 from forebay.windows import END, HIGH, LOW, START
 
@@ -22,7 +23,7 @@ class DedupeInstance(ByKeyInstance):
     """
 
     def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
-        self._fresh: list[pa.RecordBatch] = []
+        self._fresh = Spill(opening.directory, plan.options.write_buffer_bytes)
         super().__init__(plan, opening, store)
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
@@ -39,11 +40,14 @@ class DedupeInstance(ByKeyInstance):
         return self._store.index.earliest_estimate()
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        for batch in self._fresh:
+        for batch in self._fresh.drain():
             self._count(rows_out=batch.num_rows)
             yield conforming(batch.columns, self._plan.schema)
-        self._fresh.clear()
         forgotten = self._store.index.due_by_estimate(watermark)
         self._store.remove(forgotten)
         self._count(windows_fired=len(forgotten))
         self._fired_until = max(self._fired_until, watermark)
+
+    def close(self) -> None:
+        self._fresh.close()
+        super().close()

@@ -60,7 +60,7 @@ def partitions_of(batches: Sliced, keys: Sequence[str], size: int, room: int, di
     if partitions <= 1 or not keys:
         yield from _frame(with_slice for with_slice in map(_with_slice, batches) if with_slice.num_rows)
         return
-    with _file(directory) as file:
+    with nameless_file(directory) as file:
         parts = _apart(_pieces(map(_with_slice, batches), min(room // 2, _PIECE_BYTES)), keys, partitions)
         numbers = _write(file, parts, directory)
         if not numbers:
@@ -127,7 +127,7 @@ def _write(file: IO[bytes], parts: Iterable[tuple[int, pa.RecordBatch]], directo
 
 
 @contextlib.contextmanager
-def _file(directory: Path) -> Iterator[IO[bytes]]:
+def nameless_file(directory: Path) -> Iterator[IO[bytes]]:
     """A private file without a name in a directory: it is gone when the process is."""
     LOCAL.make_directory(directory)
     with reported("create a file in", directory):
