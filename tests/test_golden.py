@@ -22,7 +22,7 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan, in_common
 from forebay.engine.window_join import WindowJoin
 from forebay.store import filenames, index_log, open_stores
-from forebay.store.manifest import FORMAT, FORMAT_OF_STREAMS
+from forebay.store.manifest import FORMAT, FORMAT_OF_STREAMS, FORMAT_OF_WIDTHS
 from forebay.store.options import Options
 from forebay.store.partitions import SLICE
 from forebay.windows import (
@@ -181,6 +181,8 @@ def run(plan, directory, version, numbers, until, *, updating=False):
 
 
 def format_of(name):
+    if name == "patterns":
+        return f"format-{FORMAT_OF_WIDTHS}"
     return f"format-{FORMAT if name in ALIGNED else FORMAT_OF_STREAMS}"
 
 

@@ -22,7 +22,8 @@ from forebay.engine.plan import NEVER, Member, WindowPlan, before_keys
 from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.store import open_stores
 from forebay.store.aligned_events import AlignedEvents
-from forebay.store.events import EVENT, EventSlice, References
+from forebay.store.event_references import References
+from forebay.store.events import EVENT, EventSlice
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
 from forebay.store.manifest import Counters

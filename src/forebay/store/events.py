@@ -1,7 +1,8 @@
 """The events that several patterns share: each is stored once, and patterns have references to it.
 
-A reference is an integer: the number of the event's slice, and the event's number within that slice, its *ordinal*. How many
-references there are to the events of a slice is counted, and stored with each version.
+A reference is an integer: the number of the event's slice, the event's number within that slice, its *ordinal*, and about
+how large it is (`forebay.store.event_references`). How many references there are to the events of a slice, and how many
+bytes these events have, is counted, and stored with each version.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,12 @@ import pyarrow as pa
 
 from forebay.errors import CorruptState
 from forebay.restoring import RESTORE
+from forebay.store import event_references as refs
 from forebay.store.aligned import AlignedStore
+from forebay.store.event_references import References
 from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog
 from forebay.store.form import Form
-from forebay.store.manifest import EVENTS, INDEXES
+from forebay.store.manifest import EVENTS, SLICES, UNWEIGHED_SLICES
 from forebay.store.metrics import Metrics
 from forebay.store.options import Options
 from forebay.store.segment import Extent
@@ -34,10 +36,6 @@ EVENT = "event"
 ORDINAL = "ordinal"
 """The column that has the number of an event within its slice. Beside it and a user's columns is `TIME`, in microseconds."""
 
-References = npt.NDArray[np.int64]
-
-_ORDINAL_BITS = 32
-_NUMBERS, _MOST_EVENTS = 1 << 63 - _ORDINAL_BITS, 1 << _ORDINAL_BITS
 _ROWS = 1 << 16
 """Slices by arrival have so many events."""
 
@@ -58,8 +56,15 @@ class EventSlice:
         How many it has been given; ordinals go on from there.
     references : int
         How many references patterns have to its events.
-    looked : int
-        How many there were when it was last looked for events without any, -1 if it never was.
+    size : int
+        Bytes of the events that are stored.
+    live : int
+        Bytes of those to which there are references, once for each of these.
+    released : int
+        Bytes of those to which references were given back since it was last looked for events without any; -1 if it never
+        was.
+    unknown : int
+        Bytes that those events are taken for whose references do not say how large they are.
     columns : frozenset of str
         Those with which all of its events were stored; none if that is not known. What is on disk does not tell: an event
         that is written again has all columns of now.
@@ -72,7 +77,10 @@ class EventSlice:
     last: int = -(2**63)
     events: int = 0
     references: int = 0
-    looked: int = -1
+    size: int = 0
+    live: int = 0
+    released: int = -1
+    unknown: int = 0
     columns: frozenset[str] = frozenset()
 
 
@@ -126,16 +134,25 @@ class EventLog:
         """Become what a log has, of a later version, too, which another process has made."""
         self._log, self._part = log, log.part(EVENTS)
         self._store = AlignedStore(self.directory, None, [], self._options, form=self._form, log=self._part)
-        self._written: list[tuple[Any, ...]] = []
-        for batch in log.read(INDEXES):
-            texts = batch["columns"].to_pylist() if "columns" in batch.schema.names else [""] * batch.num_rows
-            different = {text: frozenset(text.split(",") if text else ()) for text in set(texts)}
-            columns = (different[text] for text in texts)
-            self._written += zip(*(batch[name].to_pylist() for name in _NUMBERS_OF_SLICE), columns, strict=True)
-        self._slices = {each.number: each for each in (EventSlice(*row) for row in self._written)}
+        groups = SLICES, UNWEIGHED_SLICES
+        self._slices = {each.number: each for group in groups for rows in log.read(group) for each in self._slices_in(rows)}
+        self._written = list(map(_ROW, self._slices.values()))
         self._numbers = {each.start: each.number for each in self._slices.values() if self._goes_on(each)}
         self._lasts = {number: lasts for number, lasts in self._lasts.items() if number in self._slices}
         self.changes += 1
+
+    def _slices_in(self, batch: pa.RecordBatch) -> Iterator[EventSlice]:
+        """Slices as they were written. Where no sizes were, all events of a slice are taken for equally large."""
+        names = [name for name in _NUMBERS_OF_SLICE if name in batch.schema.names]
+        texts = batch["columns"].to_pylist() if "columns" in batch.schema.names else [""] * batch.num_rows
+        different = {text: frozenset(text.split(",") if text else ()) for text in set(texts)}
+        for text, *row in zip(texts, *(batch[name].to_pylist() for name in names), strict=True):
+            each = EventSlice(**dict(zip(names, row, strict=True)), columns=different[text])
+            if "size" not in names:
+                rows = self._part.rows_of([each.number])
+                each.unknown = self._part.bytes_of([each.number]) // max(1, rows)
+                each.size, each.live = rows * each.unknown, each.references * each.unknown
+            yield each
 
     def _goes_on(self, each: EventSlice) -> bool:
         """Whether events of now belong into a slice that was begun maybe by another form of the query."""
@@ -143,7 +160,9 @@ class EventLog:
         if slicing is None:
             return each.length == 0 and each.events < _ROWS
         return (
-            each.length == slicing.size and each.events < _MOST_EVENTS and (each.start - slicing.offset) % slicing.size == 0
+            each.length == slicing.size
+            and each.events < refs.MOST_EVENTS
+            and (each.start - slicing.offset) % slicing.size == 0
         )
 
     @property
@@ -162,7 +181,6 @@ class EventLog:
         references = np.empty(batch.num_rows, np.int64)
         for each, rows in self._placed(times):
             ordinals = np.arange(each.events, each.events + len(rows))
-            references[rows] = each.number << _ORDINAL_BITS | ordinals
             some = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
             times_of_some = times[rows]
             names = frozenset(batch.schema.names)
@@ -170,7 +188,11 @@ class EventLog:
             each.events += len(rows)
             each.first, each.last = min(each.first, int(times_of_some.min())), max(each.last, int(times_of_some.max()))
             some = some.append_column(TIME, pa.array(times_of_some))
-            self._store.append(each.number, some.append_column(ORDINAL, pa.array(ordinals.astype(np.uint32))))
+            some = some.append_column(ORDINAL, pa.array(ordinals.astype(np.uint32)))
+            widths = refs.widths_of(some)
+            references[rows] = refs.made(each.number, ordinals, widths)
+            each.size += int(refs.BYTES[widths].sum())
+            self._store.append(each.number, some)
         return references
 
     def _placed(self, times: Times) -> Iterator[tuple[EventSlice, npt.NDArray[np.int64]]]:
@@ -190,15 +212,15 @@ class EventLog:
         begins = np.flatnonzero(np.diff(starts[order])) + 1
         for rows in np.split(order, begins) if len(order) else ():
             start = int(starts[rows[0]])
-            if start in self._numbers and self._slices[self._numbers[start]].events + len(rows) > _MOST_EVENTS:
+            if start in self._numbers and self._slices[self._numbers[start]].events + len(rows) > refs.MOST_EVENTS:
                 del self._numbers[start]  # ordinals would not fit into references: a further slice of the same interval
             yield self._slice(start, self._slicing.size), rows
 
     def _slice(self, start: int, length: int) -> EventSlice:
         if start not in self._numbers:
-            number = (next(reversed(self._slices), -1) + 1) % _NUMBERS
+            number = (next(reversed(self._slices), -1) + 1) % refs.NUMBERS
             while number in self._slices:
-                number = (number + 1) % _NUMBERS
+                number = (number + 1) % refs.NUMBERS
             self._numbers[start] = number
             self._slices[number] = EventSlice(number, start, length)
         return self._slices[self._numbers[start]]
@@ -218,28 +240,38 @@ class EventLog:
         """References to all events, and these with their `TIME`: slice by slice in event time, in order of arrival there."""
         for each in sorted(self._slices.values(), key=attrgetter("start")):
             for batch in self.rows(each.number):
-                yield each.number << _ORDINAL_BITS | batch[ORDINAL].to_numpy().astype(np.int64), batch
+                yield refs.made(each.number, batch[ORDINAL].to_numpy(), refs.widths_of(batch)), batch
 
     def bytes_of(self, numbers: Iterable[int]) -> int:
         """Size of the events of some slices."""
         return self._store.bytes_of(numbers)
 
     @property
-    def event_bytes(self) -> float:
-        """About how many bytes an event has."""
-        numbers = list(self._slices)
-        return self.bytes_of(numbers) / max(1, self.stored)
+    def referenced_bytes(self) -> int:
+        """Size of all events that patterns refer to, once for each reference."""
+        return sum(each.live for each in self._slices.values())
+
+    def sizes_of(self, references: References) -> npt.NDArray[np.int64]:
+        """About how many bytes each of the events has that references name."""
+        widths = refs.width(references)
+        sizes: npt.NDArray[np.int64] = refs.BYTES[widths]
+        unknown = np.flatnonzero(widths == 0)
+        numbers, places = np.unique(refs.numbers(references[unknown]), return_inverse=True)
+        known = [self._slices[number].unknown if number in self._slices else 0 for number in numbers.tolist()]
+        sizes[unknown] = np.array(known, np.int64)[places]
+        return sizes
 
     def take(self, references: References, columns: Sequence[str]) -> pl.DataFrame:
         """Columns of the events that references name, in their order."""
-        order = np.argsort(references, kind="stable")
-        ascending = references[order]
-        numbers, ordinals = ascending >> _ORDINAL_BITS, ascending & (1 << _ORDINAL_BITS) - 1
+        places = refs.places(references)
+        order = np.argsort(places, kind="stable")
+        ascending = places[order]
+        numbers, ordinals = refs.numbers(ascending), refs.ordinals_of(ascending)
         found: list[pa.RecordBatch] = []
         for some in np.split(np.arange(len(order)), np.flatnonzero(np.diff(numbers)) + 1):
             found += self._take(int(numbers[some[0]]), ordinals[some], columns)
         rows = pl.DataFrame(pa.Table.from_batches(found))  # whose texts may be larger than one array of Arrow's
-        if np.array_equal(ascending, references):
+        if np.array_equal(ascending, places):
             return rows
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
@@ -285,9 +317,14 @@ class EventLog:
         self._count(references, -1)
 
     def _count(self, references: References, sign: int) -> None:
-        numbers, counts = np.unique(references >> _ORDINAL_BITS, return_counts=True)
-        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-            self._slices[number].references += sign * count
+        numbers, places, counts = np.unique(refs.numbers(references), return_inverse=True, return_counts=True)
+        sizes = np.bincount(places, self.sizes_of(references)).astype(np.int64)
+        for number, count, size in zip(numbers.tolist(), counts.tolist(), sizes.tolist(), strict=True):
+            each = self._slices[number]
+            each.references += sign * count
+            each.live += sign * size
+            if sign < 0 <= each.released:
+                each.released += size
 
     # versions --------------------------------------------------------------------------------------------------------
 
@@ -316,51 +353,58 @@ class EventLog:
         rows = list(map(_ROW, self._slices.values()))
         if rows == self._written:
             return  # to write it anew would leave a file to remove, and so make a version for that, and so on
-        self._log.drop([INDEXES])
+        self._log.drop([SLICES, UNWEIGHED_SLICES])
         self._written = rows
         if rows:
             *numbers, known = zip(*rows, strict=True)
             columns = [pa.array(values, pa.int64()) for values in numbers]
             different = {each: ",".join(sorted(each)) for each in set(known)}
             columns.append(pa.array([different[each] for each in known], pa.string()))
-            self._log.append(INDEXES, pa.record_batch(columns, [*_NUMBERS_OF_SLICE, "columns"]))
+            self._log.append(SLICES, pa.record_batch(columns, [*_NUMBERS_OF_SLICE, "columns"]))
 
     def _thin_out(self, needed: Callable[[EventSlice], bool], holders: int, referenced: Callable[[], References]) -> None:
-        """Rewrite slices that are kept for few of their events, if that frees a good share of all.
+        """Rewrite slices that are kept for few of their bytes, if that frees a good share of all.
 
-        What is stored of them is looked at again when half of the references have gone since.
+        Several patterns may refer to other events, or to the same. So what is stored is looked at again when references were
+        given back to as much as is to be freed.
         """
         most = self._options.max_space_amplification
-        stored = {number: self._part.rows_of([number]) for number in self._slices}
         sparse = [
             each
-            for number, each in self._slices.items()
+            for each in self._slices.values()
             if not needed(each)
-            and each.references * most < stored[number] * holders
-            and (each.looked < 0 or 2 * each.references < each.looked)
+            and each.live * most < each.size * holders
+            and (each.released < 0 or each.released * most >= each.size * (most - 1))
         ]
-        idle = sum(stored[each.number] - each.references // max(1, holders) for each in sparse)
-        total = sum(stored.values())
-        if not total or idle * most < total * (most - 1) or idle * self.event_bytes < LEAST_COMPACTED:
+        idle = sum(each.size - each.live // max(1, holders) for each in sparse)
+        total = sum(each.size for each in self._slices.values())
+        if not sparse or idle < LEAST_COMPACTED or idle * most < total * (most - 1):
             return
-        live = np.sort(referenced())
+        references = referenced()
+        places, first = np.unique(refs.places(references), return_index=True)
+        numbers, sizes = refs.numbers(places), self.sizes_of(references[first])
         for each in sparse:
-            each.looked = each.references
-            low, high = np.searchsorted(live, [each.number << _ORDINAL_BITS, each.number + 1 << _ORDINAL_BITS])
-            ordinals = live[low:high] & (1 << _ORDINAL_BITS) - 1
-            batches = list(self.rows(each.number))
-            masks = [np.isin(batch[ORDINAL].to_numpy(), ordinals) for batch in batches]
-            if sum(map(np.count_nonzero, masks)) * most < stored[each.number]:
-                self._store.drop([each.number])
-                for batch, mask in zip(batches, masks, strict=True):
-                    if mask.any():
-                        self._store.append(each.number, batch.filter(pa.array(mask)))
+            each.released = 0
+            low, high = np.searchsorted(numbers, [each.number, each.number + 1])
+            size = int(sizes[low:high].sum())
+            if size * most < each.size:
+                each.size = size
+                self._keep(each.number, refs.ordinals_of(places[low:high]))
+
+    def _keep(self, number: int, ordinals: References) -> None:
+        """Of a slice, write some events again in place of all."""
+        batches = list(self.rows(number))
+        self._store.drop([number])
+        for batch in batches:
+            mask = np.isin(batch[ORDINAL].to_numpy(), ordinals)
+            if mask.any():
+                self._store.append(number, batch.filter(pa.array(mask)))
 
     @property
     def metrics(self) -> Metrics:
         """What the store has done since it was opened."""
         found = self._store.metrics
-        return replace(found, live_bytes=found.live_bytes + self._log.bytes_of([INDEXES]))
+        return replace(found, live_bytes=found.live_bytes + self._log.bytes_of([SLICES]))
 
     @property
     def memory_bytes(self) -> int:

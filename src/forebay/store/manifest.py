@@ -31,9 +31,12 @@ FORMAT_OF_PICTURES = 6
 """What a manifest with pictures of key indexes has, with parts or without."""
 
 FORMAT_OF_STREAMS = 7
-"""What a manifest has of which a segment has several streams, whatever else there is."""
+"""What a manifest has of which a segment has several streams, whatever else there is but for the next."""
 
-_READABLE = {b"3", b"4", b"5", b"6", b"7"}
+FORMAT_OF_WIDTHS = 8
+"""What a manifest has whose references to events say how large these are."""
+
+_READABLE = {b"3", b"4", b"5", b"6", b"7", b"8"}
 """Manifests of format 3 have no secret."""
 
 KIND_BITS = 61
@@ -48,6 +51,10 @@ EVENTS = "events"
 
 INDEXES = 1 << KIND_BITS
 """Groups from this number on hold no rows of the user's but where such are to be found."""
+
+SLICES, UNWEIGHED_SLICES = INDEXES + 1, INDEXES
+"""The group of a log with parts that has the slices of events; and what it was while references did not say how large events
+are."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,7 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
     if words[2] not in _READABLE:
         raise CorruptState(
             f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 to "
-            f"{FORMAT_OF_STREAMS}. "
+            f"{FORMAT_OF_WIDTHS}. "
             "Run the forebay release that wrote it."
         )
     if words[3] != f"{crc32(body):08x}".encode():
@@ -194,6 +201,8 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
 
 def _format_of(manifest: Manifest) -> int:
     """The oldest format that has all that the manifest has, so that releases which can read it do."""
+    if manifest.parts and any(extent.group == SLICES and not extent.part for extent in manifest.extents):
+        return FORMAT_OF_WIDTHS
     if any(segment.streams for segment in manifest.segments.values()):
         return FORMAT_OF_STREAMS
     if any(extent.group >= PICTURES for extent in manifest.extents):

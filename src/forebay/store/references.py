@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.store import row_kernels as kernels
-from forebay.store.events import EVENT, EventLog, References
+from forebay.store.event_references import References
+from forebay.store.events import EVENT, EventLog
 from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.key_index import Slots
 from forebay.store.options import Options
-from forebay.store.unaligned import SLOT, UnalignedStore
+from forebay.store.row_buffer import Rows
+from forebay.store.unaligned import SLOT, UnalignedStore, cuts
+
+_MANY_TIMES = 8
+"""What is reckoned of references takes so many times as much memory as these."""
 
 
 class ReferenceStore(UnalignedStore):
@@ -51,7 +56,7 @@ class ReferenceStore(UnalignedStore):
     ) -> None:
         super().__init__(directory, None, options, log=log)
         self._events, self._columns, self._kept = events, list(columns), [EVENT, *beside]
-        self._read_last: tuple[Slots, Slots, References] | None = None
+        self._read_last: tuple[Slots, pl.DataFrame] | None = None
 
     def follow(self, log: ExtentLog | LogPart) -> bool:
         """Become what a log of a later version has; the events are to follow first."""
@@ -66,12 +71,10 @@ class ReferenceStore(UnalignedStore):
 
     def get(self, slots: Slots, *, ahead: bool = True) -> pl.DataFrame:
         """The events of windows with their `SLOT`, in order of arrival. They stay until `remove` or `renew`."""
-        rows = super().get(slots, ahead=ahead)
-        if EVENT not in rows.columns:
-            return rows
-        references = rows[EVENT].to_numpy()
-        self._read_last = np.sort(slots), rows[SLOT].to_numpy(), references
-        return rows.with_columns(self._events.take(references, self._columns))
+        rows = self._rows_of(slots, ahead=ahead)
+        if not rows.height:
+            return rows.select(SLOT)
+        return rows.with_columns(self._events.take(rows[EVENT].to_numpy(), self._columns))
 
     def remove(self, slots: Slots) -> None:
         """End windows; the references of their rows are given back."""
@@ -84,12 +87,12 @@ class ReferenceStore(UnalignedStore):
         super().renew(slots)
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
-        """About how many bytes the events of each window have."""
-        return (kernels.stored(self.index.records, slots) + self._written.counts(slots)) * self._events.event_bytes
+        """About how many bytes the events of each window have: references to them are read."""
+        return self._weighed(slots, self._rows_of(slots))[1]
 
     @property
     def most_bytes(self) -> float:
-        return float(self.index.stored_rows + len(self._written)) * self._events.event_bytes
+        return self._events.referenced_bytes
 
     @property
     def references(self) -> References:
@@ -101,13 +104,40 @@ class ReferenceStore(UnalignedStore):
             found.append(self._written.take(rows)[EVENT].to_numpy())
         return np.concatenate(found)
 
-    def _give_back(self, slots: Slots) -> None:
+    def _parts(self, slots: Slots, room: int) -> Iterator[Slots]:
+        """Windows, a few at a time: as many as references can be read of, and of these as many as events fit."""
+        for some in np.split(slots, cuts(super().bytes_of(slots), room / _MANY_TIMES)):
+            rows = self._rows_of(some)
+            places, sizes = self._weighed(some, rows)
+            ends = cuts(sizes, room)
+            owners = np.searchsorted(ends, places, side="right")
+            order = np.argsort(owners, kind="stable")
+            bounds = np.searchsorted(owners[order], np.arange(len(ends) + 2))
+            for part, (begin, end) in zip(np.split(some, ends), itertools.pairwise(bounds.tolist()), strict=True):
+                self._read_last = part, rows[order[begin:end]]
+                yield part
+
+    def _weighed(self, slots: Slots, rows: pl.DataFrame) -> tuple[Rows, npt.NDArray[np.floating[Any]]]:
+        """Which of some windows each row is of, and about how many bytes the events of each have."""
+        if not rows.height:
+            return np.empty(0, np.int64), np.zeros(len(slots))
+        order = np.argsort(slots)
+        places = order[np.searchsorted(slots, rows[SLOT].to_numpy(), sorter=order)]
+        sizes = np.bincount(places, self._events.sizes_of(rows[EVENT].to_numpy()), len(slots))
+        return places, sizes.astype(np.float64)
+
+    def _rows_of(self, slots: Slots, *, ahead: bool = True) -> pl.DataFrame:
+        """References of windows, and what is stored beside them. Those that were read last are not read again."""
         if self._read_last is None or not np.isin(slots, self._read_last[0]).all():
-            rows = super().get(slots)
-            if EVENT not in rows.columns:
-                return
-            self._read_last = slots, rows[SLOT].to_numpy(), rows[EVENT].to_numpy()
-        known, owners, references = self._read_last
-        self._events.release(references[np.isin(owners, slots)])
+            self._read_last = slots, super().get(slots, ahead=ahead)
+        known, rows = self._read_last
+        return rows if known is slots else rows.filter(np.isin(rows[SLOT].to_numpy(), slots))
+
+    def _give_back(self, slots: Slots) -> None:
+        rows = self._rows_of(slots)
+        if rows.height:
+            self._events.release(rows[EVENT].to_numpy())
+        assert self._read_last is not None
+        known, rows = self._read_last
         left = np.setdiff1d(known, slots)
-        self._read_last = (left, owners, references) if len(left) else None
+        self._read_last = (left, rows) if len(left) else None

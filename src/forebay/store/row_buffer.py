@@ -80,10 +80,6 @@ class RowBuffer:
         order = np.argsort(rows)
         return rows[order], roots[order]
 
-    def counts(self, slots: Slots) -> Rows:
-        """How many rows each window has, with those that it absorbed."""
-        return kernels.count_items(self._index.records, self._heads, self._previous, self._generations, slots)
-
     def of(self, slot: int) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival."""
         found: list[pa.RecordBatch] = []

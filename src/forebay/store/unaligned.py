@@ -325,13 +325,10 @@ class UnalignedStore:
     def loadable(self, slots: Slots, room: int | None = None) -> Iterator[Slots]:
         """Windows, a few at a time: as many as fit so many bytes, or can be loaded and grouped within the memory budget."""
         room = min(room or self.options.load_bytes, self.options.load_bytes)
-        if not len(slots):
-            return
-        if self.most_bytes <= room:
+        if len(slots) and self.most_bytes <= room:
             yield slots
-            return
-        parts = np.cumsum(self.bytes_of(slots)) // room
-        yield from np.split(slots, np.flatnonzero(np.diff(parts)) + 1)
+        elif len(slots):
+            yield from self._parts(slots, room)
 
     @property
     def memory_bytes(self) -> int:
@@ -355,6 +352,9 @@ class UnalignedStore:
         return counts
 
     # private ---------------------------------------------------------------------------------------------------------
+
+    def _parts(self, slots: Slots, room: int) -> Iterator[Slots]:
+        yield from np.split(slots, cuts(self.bytes_of(slots), room))
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:
@@ -422,6 +422,17 @@ class UnalignedStore:
             return batch, slots
         merged = self.merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
         return arrow.batch_of(merged, batch.schema), merged[SLOT].to_numpy()
+
+
+def cuts(sizes: npt.NDArray[np.floating[Any]], room: float) -> npt.NDArray[np.int64]:
+    """Where items of some sizes are divided, so that each part fits, or is little more than one item beyond that.
+
+    Examples
+    --------
+    >>> cuts(np.array([3.0, 3.0, 3.0, 20.0, 1.0]), 8)
+    array([2, 3])
+    """
+    return np.flatnonzero(np.diff(np.cumsum(sizes) // room)) + 1
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
