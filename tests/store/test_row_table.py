@@ -320,3 +320,69 @@ def test_an_earlier_slice_counts_too(tmp_path):
         store.append("ann", number, (0, 10))
         assert store.table.nbytes < 2 * 2 * 100_000
     assert len(store.get_window((0, 10))["ann"]) == 50_000
+
+
+def in_memory(store):
+    """Bytes of the texts that a table has."""
+    held = store.table.values() if not isinstance(store, AarStore) else store.table._slices.values()
+    return sum(len(text) for text in str(list(held)).split("'")[1::2])
+
+
+GIVE = {
+    AarStore: lambda store, key, value: store.append(key, value, (0, 10)),
+    AurStore: lambda store, key, value: store.append(key, value, (0, 10), 0),
+    RmwStore: lambda store, key, value: store.put(key, (0, 10), value),
+}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.string())], ids=str)
+@pytest.mark.parametrize("open_store", [AarStore, AurStore, RmwStore])
+def test_wide_values_after_narrow_ones_are_seen(open_store, kind, tmp_path):
+    options = Options(16 << 20)
+    store = open_store(tmp_path / "s", value=kind, options=options)
+    for number in range(10_000):
+        GIVE[open_store](store, f"user {number}", "x" if kind == pa.string() else ["x"])
+    for number in range(200):
+        wide = "y" * 100_000
+        GIVE[open_store](store, f"other {number}", wide if kind == pa.string() else ["x", wide])
+        if number % 10 == 0:
+            assert in_memory(store) < options.memory_bytes // 2
+    assert store.metrics.writes == 10_200
+
+
+@pytest.mark.parametrize("open_store", [AarStore, AurStore, RmwStore])
+def test_wide_values_that_have_gone_are_not_counted(open_store, tmp_path):
+    store, wide = open_store(tmp_path / "s", value=pa.string()), "y" * 100_000
+    for number in range(20):
+        GIVE[open_store](store, "ann", wide)
+        GIVE[open_store](store, "bob", "x")
+        assert store.table.nbytes > 100_000
+        if open_store is AarStore:
+            store.get_window((0, 10))
+        elif open_store is RmwStore and number % 3 == 0:
+            store.put("ann", (0, 10), None)
+        elif number % 3 == 1:
+            store.table.discard(("ann", (0, 10)))
+        else:
+            store.get("ann", (0, 10))
+        assert store.table.nbytes < 10_000
+    store.commit()
+    assert store.table.nbytes < 1000
+    if open_store is not AarStore:
+        store.table.give({("ann", (0, 10)): wide})
+        assert store.table.read_batch([("ann", (0, 10))])[0][-1] == wide
+
+
+@pytest.mark.parametrize("kind", [LastValues, ValueLists])
+def test_wide_values_that_are_read_again_are_seen(kind, tmp_path):
+    options = Options(1 << 20)
+    store = UnalignedStore(tmp_path / "s", None, Options(1 << 20, read_batch_ratio=0))
+    table = kind(store, pa.schema({"key": pa.string(), "value": pa.string()}), options)
+    give = table.put if kind is LastValues else (lambda named, value: table.append(named, value, 0))
+    names = [(f"user {number}", (0, 10)) for number in range(100)]
+    for named in names:
+        give(named, "y" * 20_000)
+    table.flush()
+    for named in names:
+        assert (table[named] if kind is LastValues else table.read(named)[0]) == "y" * 20_000
+        assert sum(len(text) for text in str(list(table.values())).split("'")[1::2]) < 1 << 19

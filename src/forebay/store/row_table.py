@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +24,7 @@ from forebay import arrow
 from forebay.store.key_index import Slots
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
-from forebay.store.room import LAST, PART_BYTES, Room, each_bytes, mean_bytes, sample
+from forebay.store.room import LAST, PART_BYTES, WIDE, Room, each_bytes, longest, mean_bytes, sample
 from forebay.store.state_keys import StateKey, bounds_of, identity_of, placed
 from forebay.store.unaligned import SLOT, UnalignedStore
 
@@ -73,7 +73,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
     ) -> None:
         super().__init__()
         self._store, self._schema, self._predictor = store, schema, predictor
-        self._room = Room(options)
+        self._room, self._longest = Room(options), longest(schema.types[1])
+        self._wide = self._room.wide
         self._gone: dict[StateKey, int] = {}
         self._absent: StateKey | None = None  # the store was asked for it last, and has nothing
         self._stored = 1 if store.base.version is not None else 0
@@ -88,8 +89,8 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         """About how much memory the rows take."""
         some = sample(self)  # to step over names makes no tuples, as to step over items would
         keys = mean_bytes(key for key, _ in some)
-        values = mean_bytes(value for named in some for value in self._rows(self[named])[-LAST:])
-        return int(len(self) * (_OVERHEAD + keys) + self._count() * values)
+        narrow = mean_bytes((value for named in some for value in self._rows(self[named])[-LAST:]), WIDE)
+        return int(len(self) * (_OVERHEAD + keys) + self._count() * narrow) + sum(self._wide.values())
 
     @abstractmethod
     def take(self, named: StateKey) -> Any:
@@ -97,7 +98,7 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
     def discard(self, named: StateKey) -> None:
         """Remove what a state key has, if it has anything."""
-        self.pop(named, None)
+        self._drop(named)
         if self._stored:
             self._forget(named)
 
@@ -161,7 +162,15 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
 
     def _drop(self, named: StateKey) -> Held | None:
         """Take an entry out of memory; None if there is none."""
+        if self._wide:
+            self._wide.pop(named, None)
         return self.pop(named, None)
+
+    def _widened(self, values: Iterable[tuple[StateKey, Any]]) -> None:
+        """Count the wide ones of values that entries have got."""
+        if self._longest is not None:
+            for named, value in values:
+                self._room.widened(named, value)
 
     def _replace(self, slots: Slots) -> None:
         """Have the store forget what other rows will replace."""

@@ -6,14 +6,16 @@ the table, the slices that begin last go to the store.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
-from forebay.store.room import LAST, PART_BYTES, Room, mean_bytes, sample
+from forebay.store.room import LAST, PART_BYTES, WIDE, Room, each_bytes, longest, mean_bytes, sample
 
 _OVERHEAD = 180
 """About how many bytes Python takes for a key and the list of its values in a slice."""
@@ -45,7 +47,7 @@ class SliceTable:
     def __init__(self, store: AlignedStore, schema: pa.Schema, options: Options) -> None:
         self._store, self._schema = store, schema
         self._slices: dict[int, dict[Any, list[Any]]] = {}
-        self._room = Room(options)
+        self._room, self._longest = Room(options), longest(schema.types[1])
         self._values = 0
 
     @property
@@ -58,8 +60,9 @@ class SliceTable:
         """About how much memory the rows take."""
         some = [entry for keys in sample(self._slices.values()) for entry in sample(keys.items())]
         keys = mean_bytes(key for key, _ in some)
-        values = mean_bytes(value for _, held in some for value in held[-LAST:])
-        return int(sum(map(len, self._slices.values())) * (_OVERHEAD + keys) + self._values * values)
+        narrow = mean_bytes((value for _, held in some for value in held[-LAST:]), WIDE)
+        entries = sum(map(len, self._slices.values()))
+        return int(entries * (_OVERHEAD + keys) + self._values * narrow) + sum(self._room.wide.values())
 
     def append(self, start: int, key: Any, value: Any) -> None:
         """Add a value to the list of a key in a slice."""
@@ -72,8 +75,10 @@ class SliceTable:
         else:
             values.append(value)
         self._values += 1
-        room = self._room
+        room, most = self._room, self._longest
         room.left -= 1
+        if most is not None and value and len(value) > most:
+            room.widened(start, value)
         if room.left < 0:
             self._look()
 
@@ -100,17 +105,16 @@ class SliceTable:
 
     def _drop(self, start: int) -> dict[Any, list[Any]] | None:
         keys = self._slices.pop(start, None)
+        self._room.wide.pop(start, None)
         self._values -= sum(map(len, (keys or {}).values()))
         return keys
 
     def _batches(self, keys: dict[Any, list[Any]]) -> Iterator[pa.RecordBatch]:
-        rows = [(key, value) for key, values in keys.items() for value in values]
-        some = sample(rows)
-        each = mean_bytes(key for key, _ in some) + mean_bytes(value for _, value in some)
-        step = max(1, int(PART_BYTES / max(1.0, each)))
-        for begin in range(0, len(rows), step):
-            columns = zip(*rows[begin : begin + step], strict=True)
-            arrays = [pa.array(column, kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        columns = [key for key, values in keys.items() for _ in values], [*itertools.chain.from_iterable(keys.values())]
+        sizes = np.cumsum(each_bytes(columns[0]) + each_bytes(columns[1]))
+        cuts = np.flatnonzero(np.diff(sizes // PART_BYTES)) + 1
+        for begin, end in itertools.pairwise([0, *cuts.tolist(), len(sizes)]):
+            arrays = [pa.array(column[begin:end], kind) for column, kind in zip(columns, self._schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _look(self) -> None:

@@ -43,6 +43,7 @@ class LastValues(RowTable[Any]):
         if not values:
             return None
         self[named] = value = values[-1]
+        self._widened([(named, value)])
         if self._room.read(1):
             self._look()
         return value
@@ -52,14 +53,21 @@ class LastValues(RowTable[Any]):
         if self._stored and named != self._absent and named not in self:
             self._forget(named)
         self[named] = value
-        room = self._room
+        room, most = self._room, self._longest
         room.left -= 1
+        if most is not None:
+            if self._wide:
+                self._wide.pop(named, None)
+            if value and len(value) > most:
+                room.widened(named, value)
         if room.left < 0:
             self._look()
 
     def take(self, named: StateKey) -> Any:
         """Read and remove a value; None if there is none."""
         if named in self:
+            if self._wide:
+                self._wide.pop(named, None)
             return self.pop(named)
         values = self._fetch(named)[0] if self._stored else None
         return values[-1] if values else None
@@ -72,7 +80,11 @@ class LastValues(RowTable[Any]):
 
     def _hold(self, values: Mapping[StateKey, Any]) -> None:
         self.update(values)
+        if self._wide:
+            for named in values:
+                self._wide.pop(named, None)
         self._room.left -= len(values)
+        self._widened(values.items())
         if self._room.left < 0:
             self._look()
 
@@ -120,8 +132,10 @@ class ValueLists(RowTable[list[Any]]):
         self._values += 1
         if self._timed:
             self._newest[named] = max(timestamp, self._newest.get(named, timestamp))
-        room = self._room
+        room, most = self._room, self._longest
         room.left -= 1
+        if most is not None and value and len(value) > most:
+            room.widened(named, value)
         if room.left < 0:
             self._look()
 
@@ -135,15 +149,11 @@ class ValueLists(RowTable[list[Any]]):
                 if self._timed:
                     self._known[named] = ett
                 found = list(self[named])
+                self._widened((named, value) for value in older)
                 if self._room.read(len(older)):
                     self._look()
                 return found
         return list(self.get(named, ()))
-
-    def discard(self, named: StateKey) -> None:
-        """Remove what a state key has, if it has anything."""
-        self._drop(named)
-        super().discard(named)
 
     def take(self, named: StateKey) -> list[Any]:
         """Read and remove the values of a state key, in the order in which they were added."""
@@ -164,7 +174,7 @@ class ValueLists(RowTable[list[Any]]):
         return self._values
 
     def _drop(self, named: StateKey) -> list[Any] | None:
-        values = self.pop(named, None)
+        values = super()._drop(named)
         self._values -= len(values or ())
         if self._timed:
             self._newest.pop(named, None)
