@@ -155,6 +155,89 @@ def test_a_key_of_many_bytes_goes_on(tmp_path):
     instance.close()
 
 
+TEXTS = pa.schema([("k0", pa.int64()), ("a0", pa.string())])
+
+
+def texts(function, size, rows=100_000, options=None):
+    """A plan for rows with a text."""
+    schema = pa.schema([("key", pa.int64()), ("value", pa.string())])
+    processor = Processor(function, ("k0",), COLUMNS, schema, rows, size)
+    options = options or Options(16 << 20)
+    return WindowPlan(Buffered(10**9, rows, size), TEXTS, ("k0",), processor, Pattern.AUR, schema, options)
+
+
+def test_a_key_of_wide_rows_among_narrow_ones_goes_on_when_it_is_full(tmp_path):
+    """Each micro-batch brings it 1 MB, of which 4 MB may go on together; the mean row is a narrow one."""
+    calls = []
+
+    def seen(rows: pl.DataFrame) -> pl.DataFrame:
+        calls.append(dict(rows.group_by("key").agg(pl.col("value").str.len_bytes().sum()).iter_rows()))
+        return rows
+
+    bound, version, fired, wide, width = texts(seen, 4 << 20), None, NEVER, 7, 100_000
+    narrow, went = [1, 2, 3, *range(10, 2000)], []
+    for number in range(20):
+        if number % 3 == 0:
+            open_stores.clear()
+        instance = open_instance(bound, tmp_path, version, fired)
+        keys = [*narrow, *[wide] * 10]
+        hashes = pa.array([key * 7919 for key in keys], pa.int64())
+        values = ["x" * (width if key == wide else 20) for key in keys]
+        columns = {"k0": pa.array(keys, pa.int64()), "a0": pa.array(values), HIGH: hashes, LOW: hashes}
+        for part in (slice(0, 1000), slice(1000, None)):
+            instance.ingest(pa.record_batch({name: column[part] for name, column in columns.items()}))
+        calls.clear()
+        sum(batch.num_rows for batch in instance.fire(number))
+        assert number == 0 or {key for call in calls for key in call} <= {wide}
+        if calls:
+            went.append(number)
+            assert max(call[wide] for call in calls) <= 4 << 20
+        version, fired = instance.commit(number), number
+        instance.close()
+    assert 4 <= len(went) <= 6
+
+
+@pytest.mark.parametrize("options", [Options(16 << 20), Options(1 << 20)], ids=["in memory", "written"])
+def test_a_key_goes_on_for_what_a_single_micro_batch_brings(tmp_path, options):
+    bound = texts(None, 2 << 20, options=options)
+    instance = open_instance(bound, tmp_path, None, NEVER)
+    keys = [5, *[1, 2, 1] * 20]
+
+    def rows(width):
+        hashes = pa.array([key * 7919 for key in keys])
+        return pa.record_batch({"k0": keys, "a0": ["x" * width] * len(keys), HIGH: hashes, LOW: hashes})
+
+    instance.ingest(rows(1))
+    assert sum(batch.num_rows for batch in instance.fire(0)) == len(keys)
+    instance.ingest(rows(60_000))
+    batches = [batch for batch in instance.fire(1) if batch.num_rows]
+    instance.close()
+    assert [(set(batch["key"].to_pylist()), batch.num_rows) for batch in batches] == [({1}, 34), ({1}, 6)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=60),
+    st.integers(1, 9),
+    st.integers(1, 99),
+)
+def test_as_many_rows_of_a_key_go_on_together_as_fit(rows, most, size):
+    frame = pl.DataFrame(
+        {"k0": [key for key, _ in rows], "a0": [f"{n:02}".ljust(width, "x") for n, (_, width) in enumerate(rows)]}
+    )
+    batches = list(texts(None, size, most).aggregation.results(frame, ["k0"]))
+    wanted = {}
+    for key, value in frame.iter_rows():
+        runs = wanted.setdefault(key, [[]])
+        if runs[-1] and (len(runs[-1]) == most or sum(8 + len(text) for text in [*runs[-1], value]) > size):
+            runs.append([])
+        runs[-1].append(value)
+    found = {}
+    for batch in batches:
+        for key, values in pl.DataFrame(batch).group_by("key", maintain_order=True).agg("value").iter_rows():
+            found.setdefault(key, []).append(values)
+    assert found == wanted
+
+
 def test_a_processor_that_raises_is_named_with_the_key_and_loses_nothing(tmp_path):
     def picky(rows: pl.DataFrame) -> pl.DataFrame:
         if (rows["value"] == 13).any():

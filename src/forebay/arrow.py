@@ -79,6 +79,20 @@ def row_bytes(columns: Iterable[pa.Array], rows: int) -> npt.NDArray[np.int64]:
     return sizes
 
 
+def row_width(schema: pa.Schema) -> int | None:
+    """How many bytes each row has, as `row_bytes` counts them; None where rows are not all alike.
+
+    Examples
+    --------
+    >>> row_width(pa.schema({"a": pa.int64(), "b": pa.bool_()})), row_width(pa.schema({"a": pa.int64(), "b": pa.string()}))
+    (9, None)
+    """
+    try:
+        return sum(-(-int(kind.bit_width) // 8) for kind in schema.types)
+    except ValueError:
+        return None
+
+
 def _value_bytes(array: pa.Array) -> npt.NDArray[np.int64] | int:
     """How many bytes each value has, or all alike."""
     kind = array.type

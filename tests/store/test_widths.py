@@ -92,3 +92,18 @@ def test_rows_that_are_alike_are_cut_where_extents_are_full():
     batch = rows(np.full(1000, 10_000))
     parts = list(in_extents(batch, np.arange(1000, dtype=np.int32), SEGMENT_BYTES))
     assert [len(owners) for _, owners in parts] == [418, 418, 164]
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_windows_that_are_larger_than_a_size(store, flushed):
+    """Of what is on disk and of what is in memory, which may be written meanwhile, each row counts once."""
+    slots = store.index.live()
+    wide = slots[store.index.ends(slots) < 10**9]
+    more = np.concatenate([wide[:5], slots[:5], wide[:5]])
+    store.append(rows(np.full(len(more), WIDE)), more)
+    if flushed:
+        store.flush()
+    assert store.larger(slots, 20 * WIDE).tolist() == []
+    assert store.larger(slots, 5 * WIDE // 2).tolist() == sorted(wide[:5])
+    assert set(wide) <= set(store.larger(slots, WIDE // 2)) <= {*wide, *slots[:5]}
+    assert store.larger(slots, 100 << 20).tolist() == []

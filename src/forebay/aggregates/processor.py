@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.user_defined import failure, library_of, name_of, returned, table_of
 from forebay.errors import ForebayError
 
-RUN, POSITION = "run", "position"
+POSITION = "position"
 
 
 @dataclass(frozen=True)
@@ -63,15 +66,31 @@ class Processor:
         if not rows.height:
             return
         numbered = rows.with_row_index(POSITION).with_columns(pl.col(POSITION).first().over(by))
-        together = numbered.sort(POSITION, maintain_order=True)
-        most = min(self.rows, max(1, int(self.size * rows.height / max(1, rows.estimated_size()))))
-        runs = together.with_columns((pl.int_range(pl.len()).over(POSITION) // most).alias(RUN))
-        runs, begin = runs.sort(RUN, maintain_order=True), 0
-        for length in runs.group_by(RUN, maintain_order=True).len()["len"]:
-            some, begin = runs.slice(begin, length), begin + length
+        for some in self._runs(numbered.sort(POSITION, maintain_order=True)):
             for batch in self._result(some).to_batches():
                 if batch.num_rows:
                     yield batch
+
+    def _runs(self, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Rows of keys, which are together: of each key as many at a time as may go on together, but one at least."""
+        keys, before = rows[POSITION].to_numpy(), self._bytes_before(rows)
+        ends = np.append(np.flatnonzero(keys[1:] != keys[:-1]) + 1, len(keys))
+        begins = np.concatenate([[0], ends[:-1]])
+        while len(begins):
+            fitting = np.searchsorted(before, before[begins] + self.size, side="right") - 1
+            cuts = np.clip(fitting, begins + 1, np.minimum(ends, begins + self.rows))
+            lengths = cuts - begins
+            places = np.repeat(cuts - np.cumsum(lengths), lengths) + np.arange(lengths.sum())
+            yield rows if len(places) == rows.height else rows[places]
+            more = cuts < ends
+            begins, ends = cuts[more], ends[more]
+
+    def _bytes_before(self, rows: pl.DataFrame) -> npt.NDArray[np.int64]:
+        """How many bytes come before each row, and before the end; they are counted only if all are too many for a key."""
+        if rows.estimated_size() <= self.size:
+            return np.zeros(rows.height + 1, np.int64)
+        sizes = arrow.row_bytes(map(arrow.of, self._shown(rows)), rows.height)
+        return np.concatenate([[0], np.cumsum(sizes)])
 
     def _result(self, rows: pl.DataFrame) -> pa.Table:
         if self.function is None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.processor import Processor
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.engine.results import in_order
+from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import HIGH, LOW, Buffered
 
@@ -27,24 +30,30 @@ class BufferInstance(ByKeyInstance):
         assert isinstance(plan.aggregation, Processor)
         self._buffered, self._processor = plan.windows, plan.aggregation
         super().__init__(plan, opening, store)
-        self._row_bytes = self._store.row_bytes
+        self._width, self._rows = arrow.row_width(plan.packed), self._buffered.rows
+        if self._width:
+            self._rows = min(self._rows, -(-self._buffered.size // self._width))
+        self._touched: list[Slots] = []
 
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         self._count(rows_in=batch.num_rows)
         slots, numbers = self._store.index.place_counting(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         self._store.index.schedule(slots[numbers == 0], NEVER)  # keys that have been quiet do not wait
-        rows = batch.select(self._plan.packed.names)
-        self._row_bytes = max(self._row_bytes, rows.nbytes / max(1, rows.num_rows))
-        self._append(pl.DataFrame(rows), slots)
+        self._append(pl.DataFrame(batch.select(self._plan.packed.names)), slots)
         start, end = self._store.index.bounds(slots)
-        full = (end - start >= self._buffered.rows) | ((end - start) * self._row_bytes >= self._buffered.size)
-        self._store.index.schedule(slots[full], NEVER)  # nor do keys that are full
+        self._store.index.schedule(slots[end - start >= self._rows], NEVER)  # nor do keys that are full
+        if self._width is None:
+            self._touched.append(slots)
 
     def _due(self) -> int:
         return self._store.index.earliest_estimate()
 
     def fire(self, now: int) -> Iterator[pa.RecordBatch]:
         index = self._store.index
+        if self._touched:
+            touched = np.unique(np.concatenate(self._touched))
+            index.schedule(self._store.larger(touched, self._buffered.size), NEVER)
+            self._touched.clear()
         due = index.due_by_estimate(now)
         start, end = index.bounds(due)
         going = due[end > start]

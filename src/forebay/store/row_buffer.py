@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.store import row_kernels as kernels
 from forebay.store.extent_groups import joining
 from forebay.store.key_index import KeyIndex, Slots
@@ -79,6 +80,14 @@ class RowBuffer:
         rows, roots = kernels.collected(*arguments)
         order = np.argsort(rows)
         return rows[order], roots[order]
+
+    def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
+        """How many bytes the rows of windows have, whose slots ascend."""
+        rows, roots = self.rows_of(slots)
+        if not len(rows):
+            return np.zeros(len(slots))
+        sizes = np.concatenate([arrow.row_bytes(batch.columns, batch.num_rows) for batch in self._batches])
+        return np.bincount(np.searchsorted(slots, roots), sizes[rows], len(slots)).astype(np.float64)
 
     def of(self, slot: int) -> list[pa.RecordBatch]:
         """The rows of a window that has absorbed none, in order of arrival."""

@@ -310,6 +310,15 @@ class UnalignedStore:
         self._load()
         return self._extents.bytes_of(self.index, slots)
 
+    def larger(self, slots: Slots, size: int) -> Slots:
+        """Those of some windows, whose slots ascend, that have about so many bytes or more, on disk and in memory."""
+        least = size - self._written.nbytes  # what one must have on disk that all in memory belongs to
+        if self.live_bytes < least:
+            return slots[:0]
+        on_disk = self.bytes_of(slots)
+        slots, on_disk = slots[on_disk >= least], on_disk[on_disk >= least]
+        return slots[on_disk + self._written.bytes_of(slots) >= size]
+
     def pieces_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """In how many places on disk the rows of each window lie."""
         if not kernels.stored(self.index.records, slots).any():
@@ -406,11 +415,6 @@ class UnalignedStore:
             (early if is_ahead else wanted).append((batch, roots))
         self._ahead.take(early, nearby)
         return wanted
-
-    @property
-    def row_bytes(self) -> float:
-        """The mean size of a row on disk; 0 if there is none."""
-        return self._extents.row_bytes
 
     def _forget_slots(self) -> None:
         """Have nothing more of what is known by slot: some slots have gone, and will be new ones."""
