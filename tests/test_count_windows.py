@@ -10,8 +10,10 @@ import pytest
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
+from forebay.engine import counts
 from forebay.engine.open import open_instance
 from forebay.engine.plan import WindowPlan
+from forebay.engine.portions import widths
 from forebay.store import open_stores
 from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
@@ -139,3 +141,52 @@ def test_what_windows_need_is_written_again_before_it_lies_scattered(tmp_path, m
         store = UnalignedStore(tmp_path / "0", version)
         assert store.pieces_of(store.index.live()).max() <= 17
     assert instance.metrics.writes < 4950 + 60 + 99 * 60 // 16
+
+
+SKETCHES = (of("hll_sketch_agg", pa.binary(), lgConfigK=12), *(each for each, _ in INCREMENTAL[:-1]))
+CODES = "a0.coupons12"
+
+
+def sketching(windows):
+    schema = pa.schema([("count_window", NUMBERS), ("k", pa.int64()), *((each.label, each.result) for each in SKETCHES)])
+    plan = planned(windows, Pattern.RMW)
+    return WindowPlan(windows, plan.packed, ("k0",), Aggregation(("k0",), SKETCHES), Pattern.RMW, schema, Options(1 << 20))
+
+
+@pytest.mark.parametrize("windows", WINDOWS, ids=repr)
+def test_partial_aggregates_that_are_merged_a_few_at_a_time_are_the_same(tmp_path, windows, monkeypatch):
+    plan, found = sketching(windows), {}
+    for most in (1, 700, 8 << 20):
+        monkeypatch.setattr(counts, "_MERGED_BYTES", most)
+        version, chance, found[most] = None, np.random.default_rng(3), []
+        for number in range(8):
+            instance = open_instance(plan, tmp_path / str(most), version, 0)
+            keys = chance.choice([1, 1, 1, 2, 3, 4], chance.integers(1, 60))
+            instance.ingest(packed(keys, chance.integers(0, 1 << 40, len(keys))))
+            for batch in instance.fire(0):
+                found[most] += batch.to_pylist()
+            version = instance.commit(number)
+            instance.close()
+    assert len(found[1]) > 20
+    assert found[1] == found[700] == found[8 << 20]
+
+
+@pytest.mark.parametrize(
+    ("windows", "rows"), [(CountWindows(1, 1, accumulating=True), 4000), (CountWindows(2000, 10), 40_000)], ids=repr
+)
+def test_sketches_are_merged_as_many_at_a_time_as_fit(tmp_path, windows, rows, monkeypatch):
+    """There is one for each row, or one for each window that a slice is in: more than 30 MB of them."""
+    merge, merged = Aggregation.merge, []
+
+    def spied(aggregation, partials, by=()):
+        merged.append(widths(partials.select(CODES)).sum())
+        return merge(aggregation, partials, by)
+
+    monkeypatch.setattr(Aggregation, "merge", spied)
+    instance = open_instance(sketching(windows), tmp_path / "0", None, 0)
+    keys = np.ones(rows, np.int64)
+    instance.ingest(packed(keys, np.random.default_rng(1).integers(0, 1 << 40, len(keys))))
+    fired = sum(batch.num_rows for batch in instance.fire(0))
+    instance.close()
+    assert fired == (rows - windows.size) // windows.slide + 1
+    assert max(merged) < 2 * counts._MERGED_BYTES

@@ -15,6 +15,7 @@ from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.framed import framed
 from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, WindowPlan
+from forebay.engine.portions import Sizes, alike, together, widths
 from forebay.engine.results import WINDOW, assemble
 from forebay.store import predictors
 from forebay.store.key_index import Slots
@@ -24,6 +25,10 @@ from forebay.windows import HIGH, LOW, CountWindows
 
 _REPEATED = 1 << 20
 """Rows of count windows are aggregated about so many at a time, each counted once for every window."""
+
+_MERGED_BYTES, _MOST_RUNNING = 8 << 20, 1 << 14
+"""Partial aggregates are merged about so many bytes at a time, which takes several times as much memory. Those of all rows
+before each row are no more at a time than so many, where it is not known beforehand how long they become."""
 
 _MOST_PIECES = 16
 """Rows of a window may lie in so many places on disk: where few keys of many have rows at a time, each is read by itself."""
@@ -120,16 +125,18 @@ class CountInstance(ByKeyInstance):
         owners = partials[SLOT].to_numpy()
         before, complete = self._windows.complete(self._store.index.windows(owners)).T
         windows = np.maximum(self._windows.first_window(partials[SLICE].to_numpy()), before)
-        running = aggregation.running(partials, owners)
         last = np.diff(owners, append=-1) != 0
         due = (last | (np.diff(windows, append=-1) != 0)) & (windows < complete)
-        fired = running.filter(due).with_columns(pl.Series(WINDOW, np.arange(np.count_nonzero(due))))
-        yield from self._results(fired, self._windows.bounds(windows[due]), merged=True)
-        self._count(windows_fired=fired.height)
+        ended = []
+        for place, running in _running(aggregation, partials, owners):
+            some = slice(place, place + running.height)
+            fired = running.filter(due[some]).with_row_index(WINDOW)
+            yield from self._results(fired, self._windows.bounds(windows[some][due[some]]), merged=True)
+            ended.append(running.filter(last[some]))
+        self._count(windows_fired=int(np.count_nonzero(due)))
         self._store.index.restart(slots)
-        self._put_back(
-            slots, running.select(partials[SLOT], pl.lit(0, pl.Int64).alias(SLICE), *aggregation.columns).filter(last)
-        )
+        kept = partials.select(SLOT, pl.lit(0, pl.Int64).alias(SLICE)).filter(last)
+        self._put_back(slots, pl.concat([kept, pl.concat(ended)], how="horizontal"))
 
     def _fire_slices(self, partials: pl.DataFrame, slots: Slots) -> Iterator[pa.RecordBatch]:
         """Windows are made of slices, each of which is taken once for every window that it is in."""
@@ -142,9 +149,12 @@ class CountInstance(ByKeyInstance):
         windows = np.repeat(first - np.cumsum(times) + times, times) + np.arange(len(positions))
         pairs = pl.DataFrame({SLOT: owners[positions], WINDOW: windows})
         distinct = pairs.unique(maintain_order=True).with_row_index("number")
-        numbers = pairs.join(distinct, on=[SLOT, WINDOW], how="left", maintain_order="left")["number"]
-        fired = partials[positions].drop(SLOT, SLICE).with_columns(numbers.cast(pl.Int64).alias(WINDOW))
-        yield from self._results(fired, self._windows.bounds(distinct[WINDOW].to_numpy()))
+        numbers = pairs.join(distinct, on=[SLOT, WINDOW], how="left", maintain_order="left")["number"].to_numpy()
+        bounds = self._windows.bounds(distinct[WINDOW].to_numpy())
+        for some in together(np.bincount(numbers, widths(partials)[positions]), _MERGED_BYTES):
+            here = (numbers >= some.start) & (numbers < some.stop)
+            fired = partials[positions[here]].drop(SLOT, SLICE)
+            yield from self._results(fired.with_columns(pl.Series(WINDOW, numbers[here].astype(np.int64))), bounds)
         self._count(windows_fired=distinct.height)
         self._store.index.restart(slots)
         self._keep(slots, partials, self._windows.last_window(slices) >= complete)
@@ -164,3 +174,38 @@ class CountInstance(ByKeyInstance):
         self._store.renew(slots)
         if kept.height:
             self._append(kept.drop(SLOT), kept[SLOT].to_numpy(), partial=True)
+
+
+def _running(aggregation: Aggregation, partials: pl.DataFrame, owners: Slots) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Partial aggregates with all those before them in their group, some at a time, and the place of the first.
+
+    Those of a group are together. The last one goes on into what comes next.
+    """
+    partials = partials.select(aggregation.columns)
+    if alike(partials):
+        yield 0, aggregation.running(partials, owners)
+        return
+    place, before = 0, partials.clear()
+    while place < partials.height:
+        rows = pl.concat([before, partials.slice(place, _MOST_RUNNING)])
+        groups = owners[place - before.height :][: rows.height]
+        most = int(np.searchsorted(np.cumsum(_grown(rows, groups)), _MERGED_BYTES, side="right"))
+        most = max(before.height + 1, most)
+        running = aggregation.running(rows[:most], groups[:most])
+        found, before = running[before.height :], running[-1:]
+        yield place, found
+        place += found.height
+
+
+def _grown(rows: pl.DataFrame, groups: Slots) -> Sizes:
+    """No fewer bytes, about, than each row takes that is merged with those before it in its group.
+
+    Lists become no longer than all of them; other values, no wider than one of them.
+    """
+    names = [name for name, kind in rows.schema.items() if isinstance(kind, pl.List)]
+    lists = widths(rows.select(names)) if names else np.zeros(rows.height)
+    before = np.concatenate([[0.0], np.cumsum(lists)])
+    begins = np.flatnonzero(np.diff(groups, prepend=-1))
+    longest = before[1:] - np.repeat(before[begins], np.diff(begins, append=len(groups)))
+    grown: Sizes = longest + np.maximum.accumulate(widths(rows.drop(names)))
+    return grown

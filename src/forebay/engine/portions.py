@@ -42,6 +42,17 @@ def widths(rows: pl.DataFrame) -> Sizes:
     return found
 
 
+def alike(rows: pl.DataFrame) -> bool:
+    """Whether rows take about as many bytes each, whatever is in them.
+
+    Examples
+    --------
+    >>> alike(pl.DataFrame({"n": [1, 2]})), alike(pl.DataFrame({"s": ["", "four"]}))
+    (True, False)
+    """
+    return not any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in rows.dtypes)
+
+
 def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[slice]:
     """What has such sizes, as many one after the other as have about so much together, but one at least.
 
@@ -61,9 +72,9 @@ def portions(rows: pl.DataFrame, most_rows: int = 1 << 31, more: int = 0) -> Ite
 
     What becomes of each takes so many bytes ``more``.
     """
-    if any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in rows.dtypes):
-        for some in together(widths(rows) + more, PORTION_BYTES):
-            yield from rows[some].iter_slices(most_rows)
-    else:
+    if alike(rows):
         fitting = int(PORTION_BYTES / (_WIDTH * max(1, rows.width) + more))
         yield from rows.iter_slices(min(most_rows, max(1, fitting)))
+    else:
+        for some in together(widths(rows) + more, PORTION_BYTES):
+            yield from rows[some].iter_slices(most_rows)
