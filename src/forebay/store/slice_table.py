@@ -77,7 +77,7 @@ class SliceTable:
         self._values += 1
         room, most = self._room, self._longest
         room.left -= 1
-        if most is not None and value and len(value) > most:
+        if most is not None and value is not None and len(value) > most:
             room.widened(start, value)
         if room.left < 0:
             self._look()

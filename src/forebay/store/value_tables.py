@@ -58,7 +58,7 @@ class LastValues(RowTable[Any]):
         if most is not None:
             if self._wide:
                 self._wide.pop(named, None)
-            if value and len(value) > most:
+            if value is not None and len(value) > most:
                 room.widened(named, value)
         if room.left < 0:
             self._look()
@@ -134,7 +134,7 @@ class ValueLists(RowTable[list[Any]]):
             self._newest[named] = max(timestamp, self._newest.get(named, timestamp))
         room, most = self._room, self._longest
         room.left -= 1
-        if most is not None and value and len(value) > most:
+        if most is not None and value is not None and len(value) > most:
             room.widened(named, value)
         if room.left < 0:
             self._look()
