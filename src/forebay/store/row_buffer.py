@@ -108,7 +108,7 @@ class RowBuffer:
         """Rows by ascending number."""
         cuts = np.searchsorted(rows, self._begins).tolist()
         parts = [
-            batch.take(pa.array(rows[begin:end] - first))
+            batch if end - begin == batch.num_rows else batch.take(pa.array(rows[begin:end] - first))
             for batch, first, (begin, end) in zip(self._batches, self._begins, itertools.pairwise(cuts), strict=False)
             if end > begin
         ]
