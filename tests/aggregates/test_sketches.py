@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import forebay as fb
-from forebay.aggregates import frequent, kll
+from forebay.aggregates import frequent, hll_sketch, kll
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, BoundAggregate
+from forebay.aggregates.count_min import Table
 from forebay.aggregates.hyperloglog import Tables
 from forebay.engine.stored_form import StoredForm
 from forebay.errors import InvalidArgument
+
+CELLS = {"eps": 0.1, "confidence": 0.9, "seed": 3}
 
 
 def merged_in_parts(bound, rows, parts):
@@ -235,3 +238,20 @@ def test_extremes_of_a_sketch_that_an_earlier_release_has_stored_are_found():
     packed = pa.schema([("k", pa.int64()), ("x", pa.int64())])
     found = pl.DataFrame(StoredForm(packed, percentiles).of(stored))
     assert percentiles.finish(found)[0].to_pylist() == [[-5, -5, 5]]
+
+
+@pytest.mark.parametrize(("function", "options"), [("hll_sketch_agg", {"lgConfigK": 8}), ("count_min_sketch", CELLS)])
+@pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
+def test_values_of_many_groups_are_looked_at_together(function, options, nulls, monkeypatch):
+    """What one group has is what it has alone, NULLs left out; Python is not called for each."""
+    chance = np.random.default_rng(7)
+    values = pl.Series("x", chance.integers(0, 50, 3000)).set(pl.Series(chance.random(3000) < nulls), None)
+    rows = pl.DataFrame({"k": chance.integers(0, 300, 3000), "x": values})
+    calls, codes, cells = [], hll_sketch.codes, Table.cells
+    monkeypatch.setattr(hll_sketch, "codes", lambda *some, **more: calls.append(1) or codes(*some, **more))
+    monkeypatch.setattr(Table, "cells", lambda *some: calls.append(1) or cells(*some))
+    aggregation = Aggregation(("k",), (bound(function, pa.int64(), pa.binary(), **options),))
+    together = aggregation.partial(rows)
+    assert 0 < len(calls) < 10
+    alone = pl.concat(aggregation.partial(group) for _, group in rows.group_by("k", maintain_order=True))
+    assert together.sort("k").equals(alone.sort("k"))

@@ -29,6 +29,22 @@ def _values(aggregate: BoundAggregate) -> pl.Expr:
     return pl.col(aggregate.inputs[0]).drop_nulls()
 
 
+def _each(aggregate: BoundAggregate, of: Callable[[pl.Series], pl.Series], kind: pl.DataType) -> pl.Expr:
+    """What a function of all values, which is one of each of them, gives of those that are not NULL.
+
+    polars calls it once for a column, and not for each group, if it is said to be of each value and takes NULLs.
+    """
+
+    def also_of_nulls(values: pl.Series) -> pl.Series:
+        if not values.null_count():
+            return of(values)
+        there = values.is_not_null().to_numpy()
+        places = pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None)
+        return of(values.drop_nulls()).gather(places)
+
+    return pl.col(aggregate.inputs[0]).map_batches(also_of_nulls, kind, is_elementwise=True).drop_nulls()
+
+
 def joined(lists: pl.Expr) -> pl.Expr:
     """The elements of all lists of a group."""
     return lists.list.explode(empty_as_null=False, keep_nulls=False)
@@ -109,7 +125,7 @@ def _hll_name(aggregate: BoundAggregate) -> str:
 
 def _hll(aggregate: BoundAggregate) -> Parts:
     codes = partial(hll_sketch.codes, lg_k=aggregate.options["lgConfigK"])
-    coded = _values(aggregate).map_batches(codes, pl.UInt32)
+    coded = _each(aggregate, codes, pl.UInt32())
     return {_hll_name(aggregate): Part(hyperloglog.highest(coded), lambda part: hyperloglog.highest(joined(part)))}
 
 
@@ -149,7 +165,7 @@ def _cells_name(aggregate: BoundAggregate) -> str:
 
 
 def _cells(aggregate: BoundAggregate) -> Parts:
-    cells = _values(aggregate).map_batches(_table(aggregate).cells, pl.List(pl.UInt32))
+    cells = _each(aggregate, _table(aggregate).cells, pl.List(pl.UInt32))
     return {
         _cells_name(aggregate): Part(
             frequent.counts(joined(cells)), lambda part: of_all(joined(part), frequent.merged, _COUNTED)
