@@ -13,6 +13,7 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
 from forebay.engine.plan import NEVER, WindowPlan
 from forebay.spark.worker import blobs
+from forebay.spark.worker import pack as packing
 from forebay.spark.worker.pack import CHUNK_ROWS, Packed, pack
 from forebay.spark.worker.vnodes import vnode_ids
 from forebay.store.partitions import SLICE
@@ -171,6 +172,24 @@ def test_a_task_stops_combining_when_it_does_not_pay():
     list(pack(iter(pa.table(rows).to_batches(CHUNK_ROWS)), plan, vnode_ids(1, 1), packed=done))
     assert done.hottest == pytest.approx(150_000, rel=0.05)
     assert done.hot == {"7": done.hottest}
+
+
+@pytest.mark.parametrize("partitions", [4, 64])
+def test_unfinished_blobs_of_many_virtual_nodes_are_small(partitions, monkeypatch):
+    """So that all of them together are bounded: each has less the more there are."""
+    monkeypatch.setattr(packing, "_UNFINISHED_BYTES", 4 * blobs.BLOB_BYTES)
+    rows, chunks_of_rows = 8 * CHUNK_ROWS, 8
+    numbers = np.arange(rows)
+    chunk = pa.table(
+        {TIME: pa.array(numbers, pa.timestamp("us")), HIGH: numbers, LOW: numbers, "k0": numbers, "a0": numbers}
+    )
+    packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
+    median = BoundAggregate("m", "median", ("a0",), (pa.int64(),), pa.float64())
+    plan = WindowPlan(AlignedWindows(10**9, 10**9), packed, ("k0",), Aggregation(("k0",), (median,)), Pattern.AAR, packed)
+    made = [len(blob) for _, blob in pack(iter(chunk.to_batches(CHUNK_ROWS)), plan, vnode_ids(partitions, 1)) if blob]
+    of_a_chunk = 24 * CHUNK_ROWS // partitions
+    writes = -(-(4 * blobs.BLOB_BYTES // partitions) // of_a_chunk)  # until a blob is full
+    assert len(made) == partitions * -(-chunks_of_rows // writes)
 
 
 @pytest.mark.parametrize(

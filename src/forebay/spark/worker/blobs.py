@@ -15,9 +15,10 @@ _PARTIAL = b"forebay.partial"
 
 
 class BlobWriter:
-    """Collects record batches of one schema into blobs."""
+    """Collects record batches of one schema into blobs of about so many bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = BLOB_BYTES) -> None:
+        self._size = size
         self._sink: pa.BufferOutputStream = None
         self._schema: pa.Schema | None = None
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
@@ -31,7 +32,7 @@ class BlobWriter:
             self._sink, self._schema = pa.BufferOutputStream(), schema
             self._stream = pa.ipc.new_stream(self._sink, schema)
         self._stream.write_batch(batch.replace_schema_metadata(schema.metadata))
-        if self._sink.tell() >= BLOB_BYTES:
+        if self._sink.tell() >= self._size:
             yield from self.finish()
 
     def finish(self) -> Iterator[bytes]:
@@ -71,8 +72,8 @@ def cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(begin, BLOB_ROWS)
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of one schema, small ones put together to no more than `FEW_ROWS` and `BLOB_BYTES`; large ones are cut.
+def gathered(batches: Iterable[pa.RecordBatch], few: int = FEW_ROWS, small: int = BLOB_BYTES) -> Iterator[pa.RecordBatch]:
+    """Batches of one schema, those of few rows and bytes put together until they are no small ones; large ones are cut.
 
     Examples
     --------
@@ -85,10 +86,10 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in cut(batches):
         rows += batch.num_rows
         size += batch.nbytes
-        if waiting and (rows > FEW_ROWS or size > BLOB_BYTES):
+        if waiting and (rows > few or size > small):
             yield pa.concat_batches(waiting)
             waiting, rows, size = [], batch.num_rows, batch.nbytes
-        if rows < FEW_ROWS and size < BLOB_BYTES:
+        if rows < few and size < small:
             waiting.append(batch)
             continue
         yield pa.concat_batches([*waiting, batch]) if waiting else batch

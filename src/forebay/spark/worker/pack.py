@@ -22,7 +22,7 @@ from forebay.engine.assigning import assigned, placement
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import NO_TIME, WindowPlan
 from forebay.engine.window_join import AWAITED, WindowJoin
-from forebay.spark.worker.blobs import BlobWriter
+from forebay.spark.worker.blobs import BLOB_BYTES, BlobWriter
 from forebay.spark.worker.combining import combiner_of
 from forebay.store.partitions import SLICE
 from forebay.windows import (
@@ -57,6 +57,9 @@ KEY_LENGTH = 100
 TASK_BITS = 20
 """So many bits of a row's number in order of arrival say which task it came to."""
 
+_UNFINISHED_BYTES, _LEAST_BYTES = 64 << 20, 64 << 10
+"""All unfinished blobs of a task together have about so many bytes at most, but each may have as many as the second."""
+
 _MOST_CELLS = 1 << 62
 
 Codes = npt.NDArray[np.integer]
@@ -82,7 +85,8 @@ def pack(
     number in order of arrival: that within the task, then that of the ``task``.
     ``fired_until`` is as in `combiner_of`; what is done is counted in ``packed``.
     """
-    writers = [BlobWriter() for _ in vnodes]
+    size = max(_LEAST_BYTES, min(BLOB_BYTES, _UNFINISHED_BYTES // max(1, len(vnodes))))
+    writers = [BlobWriter(size) for _ in vnodes]
     done = Packed() if packed is None else packed
     combiner = combiner_of(plan, updating=updating, hashed=hashed, fired_until=fired_until)
     arrived = chunks(batches, timeless=_counts_without_time(plan))
