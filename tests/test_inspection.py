@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -263,3 +264,23 @@ def test_which_operators_there_are_is_told(tmp_path):
     with pytest.raises(InvalidArgument, match="no operator 'x'; give"):
         inspection.one(operators, "x")
     assert inspection.one(operators, operators[1].id) is operators[1]
+
+
+def test_a_large_window_is_read_in_parts_and_written_in_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(inspection, "_READ_BYTES", 10_000)
+    store, one = store_at(Root(tmp_path / "state")), np.zeros(1, np.int64)
+    for _ in range(5):
+        for _ in range(20):
+            put(store, one)
+        store.commit()
+    put(store, np.array([7, 8]))
+    store.commit()
+    with inspection.opened(str(tmp_path / "state")) as (operator,):
+        sizes = [batch.num_rows for batch in operator.read()]
+    assert sum(sizes) == 102
+    assert max(sizes) < 100
+    export(tmp_path / "state", tmp_path / "rows.parquet")
+    assert parquet.read_metadata(tmp_path / "rows.parquet").num_row_groups == 1
+    assert sorted(parquet.read_table(tmp_path / "rows.parquet")["user"].to_pylist()) == [0] * 100 + [7, 8]
+    shown = CliRunner().invoke(app, ["state", "read", str(tmp_path / "state"), "--rows", "3"])
+    assert shown.output.count("1970-01-01") == 6

@@ -96,7 +96,7 @@ def read(
     with opened(location) as operators:
         batches = one(operators, operator).read(batch)
         table: Table | None = None
-        for row in itertools.islice((row for some in batches for row in some.to_pylist()), rows):
+        for row in itertools.islice((row for some in batches for row in some.slice(0, rows).to_pylist()), rows):
             table = table or Table(*row)
             table.add_row(*(escape(str(value)) for value in row.values()))
         console.print(table or "no rows")
@@ -246,6 +246,8 @@ def _written(batches: Iterable[Any], out: Path) -> int:
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 
+    from forebay.spark.worker.blobs import BLOB_BYTES, BLOB_ROWS, gathered
+
     writers: dict[str, Any] = {".csv": csv.CSVWriter, ".parquet": parquet.ParquetWriter}
     if out.suffix not in writers:
         raise InvalidArgument(f"{out} must end with {' or '.join(writers)}")
@@ -253,7 +255,7 @@ def _written(batches: Iterable[Any], out: Path) -> int:
     rows, path = 0, out.resolve()
     partly = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        for batch in batches:
+        for batch in gathered(batches, BLOB_ROWS, 8 * BLOB_BYTES):  # a group of rows of parquet for each takes memory
             with _writing(out):
                 writer = writer or writers[out.suffix](partly, batch.schema)
                 writer.write_batch(batch)

@@ -37,6 +37,7 @@ from forebay.store.archive import archive_at
 from forebay.store.events import ORDINAL
 from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
+from forebay.store.key_index import Slots
 from forebay.store.manifest import EVENTS, Manifest
 from forebay.store.options import Options
 from forebay.store.unaligned import SLOT, UnalignedStore
@@ -170,9 +171,10 @@ class InstanceState:
         store = self.unaligned(version)
         live = store.index.live()
         store.form = StoredForm(unified(store.schemas))
-        parts = (np.cumsum(store.bytes_of(live)) // _READ_BYTES).astype(np.int64)
-        for slots in np.split(live, np.flatnonzero(np.diff(parts)) + 1) if len(live) else ():
-            rows = store.get(slots)
+        sizes = store.bytes_of(live)
+        parts, large = np.cumsum(sizes) // _READ_BYTES, sizes >= _READ_BYTES
+        found = np.split(live, np.flatnonzero((np.diff(parts) > 0) | large[1:] | large[:-1]) + 1) if len(live) else []
+        for rows in itertools.chain.from_iterable(_rows_of(store, slots) for slots in found):
             joined = ROW in rows.columns
             if joined:
                 rows = rows.filter(pl.col(ROW) >= 0).drop(INSTANT, ROW)  # marks are no rows
@@ -189,6 +191,15 @@ class InstanceState:
         series = pl.Series(np.ascontiguousarray(values))
         series = series.replace(ENDLESS, None)
         return series if self.operator.counts_rows else series.cast(pl.Datetime("us", "UTC"))
+
+
+def _rows_of(store: UnalignedStore, slots: Slots) -> Iterator[pl.DataFrame]:
+    """The rows of windows with their `SLOT`; those of a single window, which may be large, in parts."""
+    if len(slots) == 1 and store.index.records["sibling"][slots[0]] < 0:
+        for batch in store.get_one(int(slots[0])):
+            yield pl.DataFrame(batch).with_columns(pl.lit(slots[0]).alias(SLOT))
+    else:
+        yield store.get(slots)
 
 
 @dataclass(frozen=True)
@@ -292,7 +303,7 @@ class OperatorState:
         try:
             for table in instance.tables(version):
                 named = arrow.of(table.rename(self._names(table.columns)))
-                yield from named.combine_chunks().to_batches()
+                yield from named.to_batches()
         except ForebayError:
             if filenames.manifest(version) in instance.root.safe.names():
                 raise
