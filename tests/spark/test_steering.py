@@ -3,6 +3,8 @@
 import math
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -500,3 +502,41 @@ def test_an_executor_that_is_lost_while_another_loss_is_dealt_with_is_noticed(mo
     steering._closed.set()
     watching.join(10)
     assert steering.gone == ["3", "2"]
+
+
+def test_a_task_that_is_taken_back_begins_anew_though_its_executor_goes_on_with_it(tmp_path):
+    """As one does that is about to load what Python workers need."""
+    code = """
+import os, sys, threading, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+from forebay.spark.driver.relief import take_back
+
+builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+spark, marks = builder.config("spark.python.task.killTimeout", "1h").getOrCreate(), Path(sys.argv[1])
+context = spark.sparkContext
+
+def stubborn(rows):
+    attempt = len(list(marks.iterdir()))
+    (marks / str(attempt)).touch()
+    while attempt == 0 and not (marks / "1").exists():
+        try:
+            time.sleep(0.1)
+        except BaseException:
+            pass
+    yield attempt
+
+found = []
+job = threading.Thread(target=lambda: found.append(context.parallelize([1], 1).mapPartitions(stubborn).collect()))
+job.start()
+while not (marks / "0").exists():
+    time.sleep(0.1)
+take_back(context._jsc.sc(), 0, "it is to begin anew")
+job.join()
+stage = context._jsc.sc().statusStore().lastStageAttempt(0)
+print(found, stage.numKilledTasks(), stage.numFailedTasks())
+spark.stop()
+"""
+    (tmp_path / "marks").mkdir()
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "marks")], capture_output=True, text=True, timeout=200)
+    assert done.stdout.splitlines()[-1] == "[[1]] 1 0", done.stderr

@@ -63,10 +63,35 @@ def relieve(context: Any, run: str, executor: Executor, ready: threading.Event) 
                         "the executor %s was given %d tasks too early: they begin anew elsewhere", executor.id, len(tasks)
                     )
                     for task in tasks:
-                        context.killTaskAttempt(task, True, f"executor {executor.id} is not ready for tasks yet")
+                        take_back(context, task, f"executor {executor.id} is not ready for tasks yet")
                     taken.update(tasks.values())
         except Exception as error:  # as when the stage ends meanwhile, or the session
             _log.debug("tasks of executor %s could not be looked at: %s", executor.id, error)
+
+
+def take_back(context: Any, task: int, reason: str) -> None:
+    """Have Spark begin a task elsewhere, and not only when its executor says that it has ended it.
+
+    That takes an executor which is not ready seconds. Spark is told in its place. What the executor says later is of a task
+    that Spark does not know any more, which its log has as an error.
+
+    Parameters
+    ----------
+    context : SparkContext
+        The JVM's.
+    task : int
+        Spark's number of the attempt.
+    reason : str
+        Why.
+    """
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    nothing = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+    killed = jvm.org.apache.spark.TaskKilled(reason, nothing, nothing, nothing)
+    written = jvm.org.apache.spark.serializer.JavaSerializer(context.conf()).newInstance()
+    state = getattr(getattr(jvm.org.apache.spark, "TaskState$"), "MODULE$").KILLED()
+    context.killTaskAttempt(task, True, reason)
+    context.taskScheduler().statusUpdate(task, state, written.serialize(killed, jvm.scala.reflect.ClassTag.Any()))
 
 
 def _first_stages(context: Any, run: str) -> Iterator[Any]:
