@@ -44,7 +44,7 @@ def spark() -> Iterator[SparkSession]:
         .appName("forebay tests")
         .config("spark.driver.memory", "2g")
         .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={TEMPORARY}")
-        .config("spark.local.dir", TEMPORARY)
+        .config("spark.local.dir", f"{TEMPORARY}/{os.getpid()}")  # of this process alone
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")

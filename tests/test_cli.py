@@ -6,6 +6,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,7 +33,7 @@ def test_generate_writes_files_in_order(tmp_path):
 
 def test_an_export_that_fails_leaves_nothing(tmp_path):
     def batches():
-        yield pa.record_batch({"n": [1, 2]})
+        yield pa.record_batch({"n": np.arange(1 << 17)})  # fewer rows wait for others
         assert any(tmp_path.iterdir())
         raise CorruptState("damaged")
 
