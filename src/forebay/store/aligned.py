@@ -28,7 +28,6 @@ from forebay.windows import Times
 _LEAST_MERGED = 4
 """A slice is merged as a whole when it is larger than so many of the largest extents that are combined."""
 
-
 _LEAST_COMBINED = 256
 """Fewer rows of a slice are written as they are: to merge those of thousands of slices takes longer than to read them."""
 
