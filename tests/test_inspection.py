@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from forebay.cli.app import app
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
-from forebay.state import inspection
+from forebay.state import inspection, stored_rows, verifying
 from forebay.state import layout as layouts
 from forebay.state.layout import Location
 from forebay.state.places import Root
@@ -59,11 +59,11 @@ def test_rows_that_are_not_needed_any_more_are_verified_too(tmp_path):
     store.remove(store.index.live()[10:])
     store.commit()
     (operator,) = inspection.operators(Root(tmp_path))
-    assert not list(inspection.verify(operator))
+    assert not list(verifying.verify(operator))
     largest = max(tmp_path.rglob("*.arrow"), key=lambda path: path.stat().st_size)
     assert largest.stat().st_size > 1_000_000
     flip(largest, 900_000)
-    assert any(largest.name in message for _, message in inspection.verify(operator))
+    assert any(largest.name in message for _, message in verifying.verify(operator))
 
 
 def test_all_instances_of_a_virtual_node_are_verified(tmp_path):
@@ -77,7 +77,7 @@ def test_all_instances_of_a_virtual_node_are_verified(tmp_path):
     assert len(manifests) == 2
     for manifest in manifests:
         flip(manifest, 40)
-        assert [name for name, _ in inspection.verify(operator)] == [manifest.parent.name]
+        assert [name for name, _ in verifying.verify(operator)] == [manifest.parent.name]
         flip(manifest, 40)
 
 
@@ -88,11 +88,11 @@ def test_what_cannot_be_read_for_want_of_room_is_no_damage_and_copies_do_not_add
     put(store, np.arange(100))
     store.commit()
     (operator,) = inspection.operators(Root(tmp_path / "scratch", root.archive))
-    assert not list(inspection.verify(operator))
+    assert not list(verifying.verify(operator))
     assert not list((tmp_path / "scratch").rglob("*.arrow"))
     monkeypatch.setattr(MountedArchive, "download", lambda *_: (_ for _ in ()).throw(StateDirectoryError("no room")))
     with pytest.raises(StateDirectoryError, match="no room"):
-        list(inspection.verify(operator))
+        list(verifying.verify(operator))
 
 
 def test_what_spark_has_not_committed_is_not_shown(tmp_path):
@@ -104,7 +104,9 @@ def test_what_spark_has_not_committed_is_not_shown(tmp_path):
         (operator,) = inspection.operators(Root(tmp_path), committed)
         assert sum(batch.num_rows for batch in operator.read()) == rows
     (operator,) = inspection.operators(Root(tmp_path), 1)
-    assert [instance.at(2).batch for instance in operator.instances] == [2]
+    (instance,) = operator.instances
+    assert instance.at(2).batch == 2
+    assert operator.instance(instance.name).versions == instance.versions
 
 
 def test_of_valid_rows_of_a_continuous_join_no_bounds_are_shown(tmp_path):
@@ -174,7 +176,7 @@ def test_what_a_stalled_attempt_has_left_is_no_damage(tmp_path, monkeypatch):
     with pytest.raises(StateDirectoryError, match="overtaken"):
         disk.settle()
     (operator,) = inspection.operators(Root(tmp_path))
-    assert not list(inspection.verify(operator))
+    assert not list(verifying.verify(operator))
 
 
 def test_an_attempt_that_has_stalled_at_the_first_micro_batch_is_not_shown(tmp_path):
@@ -267,7 +269,7 @@ def test_which_operators_there_are_is_told(tmp_path):
 
 
 def test_a_large_window_is_read_in_parts_and_written_in_groups(tmp_path, monkeypatch):
-    monkeypatch.setattr(inspection, "_READ_BYTES", 10_000)
+    monkeypatch.setattr(stored_rows, "_READ_BYTES", 10_000)
     store, one = store_at(Root(tmp_path / "state")), np.zeros(1, np.int64)
     for _ in range(5):
         for _ in range(20):

@@ -19,7 +19,7 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan, in_common
 from forebay.engine.shared import SharedInstance
 from forebay.errors import CorruptState
-from forebay.state import inspection
+from forebay.state import inspection, verifying
 from forebay.state.layout import Location
 from forebay.state.places import Root
 from forebay.store import event_references, open_stores
@@ -528,7 +528,7 @@ def test_the_state_can_be_looked_into(tmp_path):
     shown = CliRunner().invoke(app, ["state", "show", str(tmp_path)]).output
     assert "events" in shown
     assert all(f"pattern:{name}-1" in shown for name in names if name != "sliding list")
-    assert not list(inspection.verify(operator))
+    assert not list(verifying.verify(operator))
 
 
 def test_damage_in_any_part_is_found(tmp_path):
@@ -547,11 +547,9 @@ def test_damage_in_any_part_is_found(tmp_path):
         segment, at = together.directory / extent.segment, extent.offset + extent.length // 2
         whole = segment.read_bytes()
         segment.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert [name for name, message in inspection.verify(operator) if segment.name in message] == [
-            together.directory.name
-        ]
+        assert [name for name, message in verifying.verify(operator) if segment.name in message] == [together.directory.name]
         segment.write_bytes(whole)
-    assert not list(inspection.verify(operator))
+    assert not list(verifying.verify(operator))
 
 
 def test_a_reference_to_what_is_not_there_is_found(tmp_path):

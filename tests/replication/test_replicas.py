@@ -220,7 +220,7 @@ def test_what_no_store_gives_is_not_taken(tmp_path, instance, name):
 def test_a_version_that_nobody_has_is_said_to_be_missing(tmp_path):
     with hosts(tmp_path) as some:
         some.start(0)
-        with pytest.raises(VersionNotFound):
+        with pytest.raises(VersionNotFound, match="no host of this application holds version"):
             some.open(0, Version(3, "00000000"))
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import forebay as fb
 from forebay.cli.app import app
 from forebay.errors import CorruptState, InvalidArgument
-from forebay.state.inspection import opened, verify
+from forebay.state.inspection import opened
+from forebay.state.verifying import verify
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def list_(location: Location) -> None:
                     str(instance.vnode),
                     str(len(instance.versions)),
                     str(newest.batch),
-                    _instant(newest.fired_until) if operator.in_event_time else "",
+                    _instant(newest.fired_until) if operator.kind.in_event_time else "",
                     f"{newest.rows:,}",
                     f"{newest.size / 1e6:,.1f}",
                     f"{newest.counters.rows_in:,}",
@@ -77,7 +77,7 @@ def show(location: Location, operator: Id = None, batch: Batch = None) -> None:
 
     with opened(location) as operators:
         chosen = one(operators, operator)
-        told = _patterns if chosen.shares_events else _slices if chosen.aligned else _windows
+        told = _patterns if chosen.kind.shares_events else _slices if chosen.kind.aligned else _windows
         console.print(told(chosen, batch))
 
 
@@ -123,12 +123,13 @@ def verify(location: Location) -> None:
 
     Files do not tell which versions there must be. Spark's state does, see `forebay state tokens`.
     """
-    from forebay.state import inspection
+    from forebay.state.inspection import opened
+    from forebay.state.verifying import verify as verified
 
     damage = 0
-    with inspection.opened(location) as operators:
+    with opened(location) as operators:
         for operator in operators:
-            for instance, message in inspection.verify(operator):
+            for instance, message in verified(operator):
                 console.print(f"[red]damaged[/] {operator.id}/{instance}: {escape(message)}")
                 damage += 1
             versions = sum(len(instance.versions) for instance in operator.instances)
@@ -230,13 +231,13 @@ def _windows(operator: OperatorState, batch: int | None) -> Table:
 def _window_facts(instance: InstanceState, manifest: Manifest | None) -> list[str]:
     if manifest is None or manifest.version is None:
         return ["none"]
-    index = instance.unaligned(manifest.version).index
+    index = instance.stored(manifest.version).unaligned().index
     live = index.live()
     if not len(live):
         return ["0"]
     ends, etts = index.ends(live), index.estimates(live)
-    bounded = str if instance.operator.counts_rows else _instant
-    expected = _instant if instance.operator.in_event_time else str
+    bounded = str if instance.operator.kind.counts_rows else _instant
+    expected = _instant if instance.operator.kind.in_event_time else str
     times = [bounded(int(ends.min())), bounded(int(ends.max())), expected(int(etts.min()))]
     return [f"{len(live):,}", f"{len(index) - len(live):,}", *times]
 

@@ -140,7 +140,17 @@ class ReplicatedArchive:
         except ReplicationError as error:
             local.agent_of.cache_clear()
             _log.warning("%s of %s comes from the checkpoint: %s", name, self._instance, error)
-        return self._behind.download(name, directory)
+        try:
+            return self._behind.download(name, directory)
+        except FileNotFoundError as error:
+            if version is None:
+                raise
+            raise VersionNotFound(
+                f"no host of this application holds version {version} of {self._instance}, and {self._behind} does not have "
+                "it, though Spark's checkpoint names it. Hosts that held it were lost, or were started with another "
+                "spark.forebay.localDirectory, before it was uploaded. Start them with the disks that they had, or start "
+                "the query with a new checkpoint location."
+            ) from error
 
     def prepared(self) -> Prepared | None:
         return prepared_of(self._disk, self._application, self._instance)

@@ -1,4 +1,4 @@
-"""State at rest: what a state directory holds, as tables, and whether all of it is whole. Nothing is ever written there.
+"""State at rest: which operators, virtual nodes and versions a state directory holds. Nothing is ever written there.
 
 Behind ``forebay state`` and ``spark.read.format("forebay-state")``.
 """
@@ -9,45 +9,29 @@ import contextlib
 import itertools
 import json
 import re
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
-from forebay.errors import CorruptState, ForebayError, InvalidArgument, StateDirectoryError, VersionNotFound
-from forebay.restoring import RESTORE_DIRECTORY
+from forebay.errors import CorruptState, ForebayError, InvalidArgument, StateDirectoryError
 from forebay.state import instances
 from forebay.state import layout as layouts
-from forebay.state.layout import Layout, Location, key_names
+from forebay.state.layout import Layout, key_names
 from forebay.state.places import DIRECTORY, Root, path_of
+from forebay.state.stored_rows import Kind, StoredRows
 from forebay.store import filenames
-from forebay.store import manifest as manifests
-from forebay.store.aligned import AlignedStore
 from forebay.store.archive import archive_at
-from forebay.store.events import ORDINAL
-from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
-from forebay.store.key_index import Slots
-from forebay.store.manifest import EVENTS, Manifest
-from forebay.store.options import Options
-from forebay.store.unaligned import SLOT, UnalignedStore
-from forebay.windows import ENDLESS, TIME
+from forebay.store.manifest import Manifest
 
 _TYPE = re.compile(r" (interval [a-z ]+|\S+)$")
 """The type after the text of a key."""
-
-_READ_BYTES = 32 << 20
-"""Rows are read about so many bytes at a time."""
 
 
 @dataclass(frozen=True)
@@ -118,88 +102,15 @@ class InstanceState:
             )
         return None
 
+    def stored(self, version: Version) -> StoredRows:
+        """The rows of a version."""
+        return StoredRows(self.root, self.vnode, self.operator.kind, version)
+
     def kept(self) -> Iterator[Manifest]:
         """The versions that can be read, oldest first."""
         for version in self.versions:
             with contextlib.suppress(CorruptState, FileNotFoundError):  # damaged, or collected since it was listed
                 yield self.manifest(version)
-
-    def tables(self, version: Version) -> Iterator[pl.DataFrame]:
-        """The rows of a version with ``vnode`` and the bounds of their windows, ``start`` and ``end``, some at a time.
-
-        Aligned windows share rows by slice: ``start`` is that of the slice, and there is no ``end``. Events that patterns
-        share have their time for ``start``.
-        """
-        if self.operator.shares_events:
-            found = self._events(version)
-        else:
-            found = self._aligned(version) if self.operator.aligned else self._unaligned(version)
-        for rows in found:
-            bounds = [pl.lit(self.vnode, pl.Int32).alias("vnode"), pl.col("start"), pl.col("end")]
-            yield rows.select(*bounds, pl.exclude("start", "end"))
-
-    def unaligned(self, version: Version) -> UnalignedStore:
-        """The store of a version, to read from."""
-        return UnalignedStore(self.root.directory, version, archive=self.root.archive)
-
-    def check(self, version: Version) -> None:
-        """Read all files of a version; an error of ours if one of them is damaged."""
-        log = ExtentLog(self.root.directory, version, Options(), self.root.archive)
-        for part in (log, *map(log.part, log.parts)):
-            for group in part.groups.tolist():
-                for _ in part.read(group):
-                    pass
-
-    def _events(self, version: Version) -> Iterator[pl.DataFrame]:
-        part = ExtentLog(self.root.directory, version, Options(), self.root.archive).part(EVENTS)
-        form = StoredForm(unified(part.schemas_of(part.groups.tolist())))
-        instant = pl.Datetime("us", "UTC")
-        for group in part.groups.tolist():
-            for batch in part.read(group):
-                events = pl.DataFrame(form.of(batch)).with_columns(pl.col(TIME).cast(instant).alias("start"))
-                yield events.drop(TIME, ORDINAL).with_columns(end=pl.lit(None, instant))
-
-    def _aligned(self, version: Version) -> Iterator[pl.DataFrame]:
-        store = AlignedStore(self.root.directory, version, [], archive=self.root.archive)
-        store.form = StoredForm(unified(store.schemas))
-        instant = pl.Datetime("us", "UTC")
-        for start in store.slices.tolist():
-            for batch in store.rows(start):
-                yield pl.DataFrame(batch).with_columns(start=pl.lit(start).cast(instant), end=pl.lit(None, instant))
-
-    def _unaligned(self, version: Version) -> Iterator[pl.DataFrame]:
-        store = self.unaligned(version)
-        live = store.index.live()
-        store.form = StoredForm(unified(store.schemas))
-        sizes = store.bytes_of(live)
-        parts, large = np.cumsum(sizes) // _READ_BYTES, sizes >= _READ_BYTES
-        found = np.split(live, np.flatnonzero((np.diff(parts) > 0) | large[1:] | large[:-1]) + 1) if len(live) else []
-        for rows in itertools.chain.from_iterable(_rows_of(store, slots) for slots in found):
-            joined = ROW in rows.columns
-            if joined:
-                rows = rows.filter(pl.col(ROW) >= 0).drop(INSTANT, ROW)  # marks are no rows
-            elif INSTANT in rows.columns:  # of windows that precede rows: each row has one
-                instants = pl.col(INSTANT).cast(pl.Datetime("us", "UTC"))
-                yield rows.drop(SLOT).with_columns(start=instants, end=instants).drop(INSTANT)
-                continue
-            starts, ends = store.index.bounds(rows[SLOT].to_numpy())
-            if joined:
-                starts = np.where(ends == ENDLESS, ENDLESS, starts)  # it tells sides apart
-            yield rows.drop(SLOT).with_columns(start=self._bound(starts), end=self._bound(ends))
-
-    def _bound(self, values: npt.NDArray[np.int64]) -> pl.Series:
-        series = pl.Series(np.ascontiguousarray(values))
-        series = series.replace(ENDLESS, None)
-        return series if self.operator.counts_rows else series.cast(pl.Datetime("us", "UTC"))
-
-
-def _rows_of(store: UnalignedStore, slots: Slots) -> Iterator[pl.DataFrame]:
-    """The rows of windows with their `SLOT`; those of a single window, which may be large, in parts."""
-    if len(slots) == 1 and store.index.records["sibling"][slots[0]] < 0:
-        for batch in store.get_one(int(slots[0])):
-            yield pl.DataFrame(batch).with_columns(pl.lit(slots[0]).alias(SLOT))
-    else:
-        yield store.get(slots)
 
 
 @dataclass(frozen=True)
@@ -213,25 +124,9 @@ class OperatorState:
     """The last micro-batch that Spark has committed, -1 for none; None where that is not known."""
 
     @property
-    def aligned(self) -> bool:
-        """Whether all keys share its windows, and rows lie by slice."""
-        by_key = self.layout.get("outputMode") == "update" or "firing" in self.layout
-        return layouts.kind_of(self.layout) == "window" and not by_key
-
-    @property
-    def shares_events(self) -> bool:
-        """Whether it has several patterns, which share events."""
-        return layouts.kind_of(self.layout) == "patterns"
-
-    @property
-    def in_event_time(self) -> bool:
-        """Whether its windows fire at instants of event time."""
-        return layouts.kind_of(self.layout) not in ("count_window", "global_window", "buffer")
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether its windows are bounded by numbers of rows, not by instants."""
-        return not self.in_event_time or layouts.kind_of(self.layout) == "dedupe"
+    def kind(self) -> Kind:
+        """How its rows are kept."""
+        return Kind(self.layout)
 
     @cached_property
     def instances(self) -> list[InstanceState]:
@@ -240,6 +135,11 @@ class OperatorState:
         for there in instances.by_node(self.root.safe).values():
             found += [each for each in there if any(version.number > 1 for version in each[1])] or there[-1:]
         return [InstanceState(self.root.within(name), name, self, versions) for name, versions in found]
+
+    def instance(self, name: str) -> InstanceState:
+        """The instance of that name; no other one is looked at."""
+        root = self.root.within(name)
+        return InstanceState(root, name, self, instances.versions_in(root.safe.names()))
 
     def require_one(self) -> None:
         """`InvalidArgument` if several operators share the layout: nothing says which instance is of which."""
@@ -301,7 +201,7 @@ class OperatorState:
     def rows(self, instance: InstanceState, version: Version) -> Iterator[pa.RecordBatch]:
         """All rows of a version of an instance, with keys named as in the query, some at a time."""
         try:
-            for table in instance.tables(version):
+            for table in instance.stored(version).tables():
                 named = arrow.of(table.rename(self._names(table.columns)))
                 yield from named.to_batches()
         except ForebayError:
@@ -394,64 +294,3 @@ def one(found: list[OperatorState], id_: str | None) -> OperatorState:
         ids = ", ".join(operator.id for operator in found)
         raise InvalidArgument(f"{problem}; give one of these as --operator, or as the option `operator` of a reader: {ids}")
     return matching[0]
-
-
-def verify(operator: OperatorState) -> Iterator[tuple[str, str]]:
-    """What is wrong with an operator's state, as the name of the instance and a message.
-
-    Every version that is kept is read whole: manifests, segments, checksums; and rows are counted, but for
-    partial aggregates of windows that keys have of their own. Where a virtual node has several instances, all are read.
-    What is copied from an archive to be read is removed again, so the root must not be one that stores work in.
-
-    Raises
-    ------
-    StateDirectoryError
-        If a file cannot be read, or there is no room for a copy of one that is on an object store.
-    """
-    for name, versions in instances.every(operator.root.safe).items():
-        instance = InstanceState(operator.root.within(name), name, operator, versions)
-        for version in versions:
-            try:
-                instance.check(version)
-                rows, expected = sum(table.height for table in instance.tables(version)), _rows(instance, version)
-                if expected is not None and rows != expected:
-                    raise CorruptState(f"version {version} has {rows} rows where {expected} are expected")
-            except StateDirectoryError:
-                raise
-            except (ForebayError, FileNotFoundError) as error:
-                if filenames.manifest(version) in instance.root.safe.names():  # not collected since it was listed
-                    yield instance.name, str(error)
-        if instance.root.archive is not None:
-            shutil.rmtree(instance.root.directory, ignore_errors=True)  # the copies that were read
-
-
-def require_there(root: Root, token: str, operators: Sequence[OperatorState]) -> None:
-    """`VersionNotFound` or `CorruptState` unless the manifest of the version that a token names is there and whole."""
-    if not operators:
-        raise VersionNotFound(
-            f"Spark's state names {token}, and {root.safe} has no state at all. If the query keeps its state elsewhere, "
-            f"give the settings that say where. {RESTORE_DIRECTORY}"
-        )
-    location = Location.parse(root, token, operators[0].layout, [operator.id for operator in operators])
-    assert location.version is not None
-    name = filenames.manifest(location.version)
-    try:
-        manifests.parse(location.home.safe.read(name), Path(location.layout, location.instance, name))
-    except FileNotFoundError as error:
-        raise VersionNotFound(
-            f"Spark's state names {token}, and {root.safe} does not have it. {RESTORE_DIRECTORY}"
-        ) from error
-
-
-def _rows(instance: InstanceState, version: Version) -> int | None:
-    """How many rows a version says it has; None where it does not say."""
-    if instance.operator.shares_events:
-        return instance.manifest(version).rows_of(EVENTS)
-    if instance.operator.aligned:
-        return instance.manifest(version).rows
-    if instance.operator.layout["pattern"] == "RMW":
-        return None
-    store = instance.unaligned(version)
-    if any(ROW in schema.names for schema in store.schemas):
-        return None  # a row that has met another one has a mark beside it
-    return store.index.stored_rows

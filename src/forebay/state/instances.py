@@ -39,15 +39,20 @@ def _went_on(versions: dict[Version, float]) -> tuple[bool, float]:
 
 def every(operator: Archive) -> dict[str, dict[Version, float]]:
     """All instances that there are, also several for one node, with their versions as in `listed`."""
-    versions: dict[str, dict[Version, float]] = {}
+    files: dict[str, dict[str, float]] = {}
     for name, written in operator.names().items():
         directory, _, file = name.partition("/")
-        version = filenames.version_of(file)
-        if version is not None and filenames.is_instance(directory):
-            versions.setdefault(directory, {})[version] = written
-    return {
-        name: dict(sorted(versions[name].items(), key=lambda item: (item[0].number, item[1]))) for name in sorted(versions)
-    }
+        if filenames.is_instance(directory):
+            files.setdefault(directory, {})[file] = written
+    versions = {name: versions_in(files[name]) for name in sorted(files)}
+    return {name: there for name, there in versions.items() if there}
+
+
+def versions_in(files: dict[str, float]) -> dict[Version, float]:
+    """The versions among the files of an instance, as in `listed`."""
+    found = ((filenames.version_of(name), written) for name, written in files.items())
+    there = ((version, written) for version, written in found if version is not None)
+    return dict(sorted(there, key=lambda item: (item[0].number, item[1])))
 
 
 def manifest_of(instance: Archive, name: str, version: Version) -> Manifest:

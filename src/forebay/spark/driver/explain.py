@@ -87,5 +87,5 @@ def _seen(states: list[OperatorState]) -> str:
     from forebay.store.profile import Profile
 
     found = ((instance, instance.at()) for state in states for instance in state.instances)
-    stores = (instance.unaligned(newest.version) for instance, newest in found if newest and newest.version)
+    stores = (instance.stored(newest.version).unaligned() for instance, newest in found if newest and newest.version)
     return Profile.of(store.index for store in stores).advice

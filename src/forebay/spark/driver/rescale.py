@@ -98,7 +98,7 @@ def rescale(checkpointLocation: str | os.PathLike[str], partitions: int) -> None
 
 def _rescale(session: SparkSession, location: str, query: str, partitions: int) -> None:
     """Have Spark rewrite the tokens of a query that nobody runs."""
-    from forebay.state import inspection  # imports polars
+    from forebay.state import inspection, verifying  # import polars
 
     _, logs, _ = _opened(session, location)
     _require_stopped(session, location, logs, query, partitions)
@@ -113,7 +113,7 @@ def _rescale(session: SparkSession, location: str, query: str, partitions: int) 
         if logs.partitions(logs.begun) == partitions and logs.begun == logs.committed:
             return
         for token in tokens:
-            inspection.require_there(root, token, operators)
+            verifying.require_there(root, token, operators)
         for operator in operators:  # the micro-batch that Spark makes is none of a changed query that has had no rows yet
             layouts.settled_history(root, operator.id, logs.committed)
         session._streamingCheckpointManager.repartition(location, partitions)
@@ -223,7 +223,7 @@ def missing(location: str) -> Iterator[str]:
 
     It takes a session, as `rescale` does, and the same settings.
     """
-    from forebay.state import inspection  # imports polars
+    from forebay.state import inspection, verifying  # import polars
 
     active = SparkSession.active()
     location, _, query = _opened(active, location)
@@ -233,7 +233,7 @@ def missing(location: str) -> Iterator[str]:
         raise _stateless(location)
     for token in tokens:
         try:
-            inspection.require_there(root, token, operators)
+            verifying.require_there(root, token, operators)
         except (VersionNotFound, CorruptState) as error:
             yield str(error)
 

@@ -104,8 +104,7 @@ class StateReader(DataSourceReader):
         form = StoredForm(target)
         with opened(self._options["path"]) as operators:
             operator = one(operators, self._options.get("operator"))
-            (instance,) = [instance for instance in operator.instances if instance.name == name]
-            for batch in operator.rows(instance, Version.parse(version)):
+            for batch in operator.rows(operator.instance(name), Version.parse(version)):
                 yield form.of(batch.cast(pa.schema([target.field(name) for name in batch.schema.names])))
 
 
