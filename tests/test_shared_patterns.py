@@ -25,6 +25,7 @@ from forebay.state.places import Root
 from forebay.store import event_references, open_stores
 from forebay.store import events as events_module
 from forebay.store import manifest as manifests
+from forebay.store.aligned import AlignedStore
 from forebay.store.archive import MountedArchive
 from forebay.store.events import EventLog
 from forebay.store.extent_log import ExtentLog
@@ -587,6 +588,34 @@ def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
     assert taken(49, 0) > 4  # which extent has what is not known yet
     assert taken(49) == taken(0) == 1
     assert taken(49, 20, 0) <= 3
+
+
+@pytest.mark.parametrize("slicing", [AlignedWindows(7, 7, 3), None])
+def test_a_batch_with_events_of_many_slices_stays_whole(tmp_path, monkeypatch, slicing):
+    """A batch of history has events of tens of thousands of them; with a batch for each it took 25 s in place of 0.1."""
+    appended = []
+    append = AlignedStore.append_slices
+    monkeypatch.setattr(AlignedStore, "append_slices", lambda *args: appended.append(len(args[2])) or append(*args))
+    monkeypatch.setattr(events_module, "_ROWS", 50)
+    log, numbers = ExtentLog(tmp_path, None, OPTIONS), np.random.default_rng(0)
+    events = EventLog(tmp_path, log, slicing, OPTIONS)
+    found = []
+    for batch in range(3):
+        times = numbers.integers(0, 20_000, 900)
+        found.append(events.append(times, pa.record_batch({"a": 900 * batch + np.arange(900), "at": times})))
+    assert len(appended) == 3
+    assert min(appended) >= 18
+    references = np.concatenate(found)
+    assert len(np.unique(event_references.places(references))) == 2700
+    assert sum(each.events for each in events.slices) == 2700
+    events.retain(references)
+    events.write(lambda each: True, 1, lambda: references)
+    again = EventLog(tmp_path, ExtentLog(tmp_path, log.commit(None, Counters()), OPTIONS), slicing, OPTIONS)
+    assert again.take(references, ["a"])["a"].to_list() == list(range(2700))
+    for each in again.slices:
+        times = np.concatenate([batch["at"].to_numpy() for batch in again.rows(each.number)])
+        assert (each.first, each.last, each.events) == (times.min(), times.max(), len(times))
+        assert slicing is None or set(slicing.slice_starts(times)) == {each.start}
 
 
 def test_a_slice_that_has_as_many_events_as_can_be_numbered_gets_another_beside_it(tmp_path):

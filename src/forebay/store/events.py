@@ -178,43 +178,60 @@ class EventLog:
     def append(self, times: Times, batch: pa.RecordBatch) -> References:
         """Store events; references to them."""
         self.changes += 1
-        references = np.empty(batch.num_rows, np.int64)
-        for each, rows in self._placed(times):
-            ordinals = np.arange(each.events, each.events + len(rows))
-            some = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
-            times_of_some = times[rows]
-            names = frozenset(batch.schema.names)
+        if not batch.num_rows:
+            return np.empty(0, np.int64)
+        names = frozenset(batch.schema.names)
+        order, begins, slices = self._placed(times)
+        if order is not None:
+            times, batch = times[order], batch.take(pa.array(order))
+        lengths = np.diff(begins, append=batch.num_rows)
+        firsts = np.array([each.events for each in slices])
+        numbers = np.array([each.number for each in slices])
+        ordinals = np.arange(batch.num_rows) + np.repeat(firsts - begins, lengths)
+        columns = {TIME: pa.array(times), ORDINAL: pa.array(ordinals.astype(np.uint32))}
+        stored = pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], [*batch.schema.names, *columns])
+        widths = refs.widths_of(stored)
+        bounds = np.minimum.reduceat(times, begins), np.maximum.reduceat(times, begins)
+        sizes = np.add.reduceat(refs.BYTES[widths], begins)
+        told = zip(slices, *(column.tolist() for column in (lengths, *bounds, sizes)), strict=True)
+        for each, events, first, last, size in told:
             each.columns = each.columns & names if each.events else names
-            each.events += len(rows)
-            each.first, each.last = min(each.first, int(times_of_some.min())), max(each.last, int(times_of_some.max()))
-            some = some.append_column(TIME, pa.array(times_of_some))
-            some = some.append_column(ORDINAL, pa.array(ordinals.astype(np.uint32)))
-            widths = refs.widths_of(some)
-            references[rows] = refs.made(each.number, ordinals, widths)
-            each.size += int(refs.BYTES[widths].sum())
-            self._store.append(each.number, some)
+            each.events += events
+            each.first, each.last = min(each.first, first), max(each.last, last)
+            each.size += size
+        self._store.append_slices(stored, numbers, begins, begins + lengths)
+        found = refs.made(np.repeat(numbers, lengths), ordinals, widths)
+        if order is None:
+            return found
+        references = np.empty_like(found)
+        references[order] = found
         return references
 
-    def _placed(self, times: Times) -> Iterator[tuple[EventSlice, npt.NDArray[np.int64]]]:
-        """Slices for events, and which of the events go there, in order of arrival."""
+    def _placed(self, times: Times) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64], list[EventSlice]]:
+        """An order of events by slice, None if that is how they came, where in it each slice begins, and the slices."""
         if self._slicing is None:
-            begin = 0
-            while begin < len(times):
-                each = self._slice(0, 0)
-                end = min(len(times), begin + max(1, _ROWS - each.events))
-                yield each, np.arange(begin, end)
-                if each.events >= _ROWS:
-                    del self._numbers[0]
-                begin = end
-            return
+            return None, *self._by_arrival(len(times))
         starts = self._slicing.slice_starts(times)
-        order = np.argsort(starts, kind="stable")
-        begins = np.flatnonzero(np.diff(starts[order])) + 1
-        for rows in np.split(order, begins) if len(order) else ():
-            start = int(starts[rows[0]])
-            if start in self._numbers and self._slices[self._numbers[start]].events + len(rows) > refs.MOST_EVENTS:
+        order = None if (starts[1:] >= starts[:-1]).all() else np.argsort(starts, kind="stable")
+        starts = starts if order is None else starts[order]
+        begins = np.flatnonzero(np.append(True, starts[1:] > starts[:-1]))
+        slices = []
+        for start, rows in zip(starts[begins].tolist(), np.diff(begins, append=len(times)).tolist(), strict=True):
+            if start in self._numbers and self._slices[self._numbers[start]].events + rows > refs.MOST_EVENTS:
                 del self._numbers[start]  # ordinals would not fit into references: a further slice of the same interval
-            yield self._slice(start, self._slicing.size), rows
+            slices.append(self._slice(start, self._slicing.size))
+        return order, begins, slices
+
+    def _by_arrival(self, rows: int) -> tuple[npt.NDArray[np.int64], list[EventSlice]]:
+        """Where each slice begins in so many events in order of arrival, and the slices."""
+        begins, slices, begin = [], [], 0
+        while begin < rows:
+            slices.append(self._slice(0, 0))
+            begins.append(begin)
+            begin += max(1, _ROWS - slices[-1].events)
+            if begin <= rows:
+                del self._numbers[0]
+        return np.array(begins), slices
 
     def _slice(self, start: int, length: int) -> EventSlice:
         if start not in self._numbers:
