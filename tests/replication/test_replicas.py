@@ -366,6 +366,26 @@ def test_versions_go_to_the_checkpoint_while_the_agent_of_the_host_stands_still(
         assert values(some.open(1, versions[-1])) == [1, 2, 3]
 
 
+@pytest.mark.thorough
+def test_an_attempt_does_not_wait_for_long_for_an_agent_that_stands_still_without_uploads(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "ANSWER_SECONDS", 3.0)
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        some.start(1)
+        store = some.open(0, None)
+        first = append(store, 1)
+        pid = some.pid(0)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ReplicationError):
+                append(store, 2)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        again = some.open(0, first)
+        append(again, 3)
+        assert values(again) == [1, 3]
+
+
 @pytest.mark.slow
 def test_a_host_counts_once_whatever_has_become_of_its_agent(tmp_path):
     with hosts(tmp_path) as some:

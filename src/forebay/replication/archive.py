@@ -99,7 +99,7 @@ class ReplicatedArchive:
         agent, about = local.agent_of(self._disk, self._application), {"instance": self._instance, "manifest": names[-1]}
         reply = agent.call(
             "commit",
-            seconds=min(seconds, COMMIT_SECONDS) if uploading else COMMIT_SECONDS,
+            seconds=min(seconds, COMMIT_SECONDS),
             directory=str(directory),
             archive=list(self._place) if uploading else None,
             **about,
