@@ -18,10 +18,10 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.cutting import together
 from forebay.engine.instance import Opening, counted, require_same_time
 from forebay.engine.observer import window_ids
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
-from forebay.engine.portions import together
 from forebay.engine.results import WINDOW, results
 from forebay.engine.stored_form import StoredForm
 from forebay.store import open_stores

@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.moving import Frames, Places
+from forebay.cutting import together
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.framed import framed
 from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, WindowPlan
-from forebay.engine.portions import Sizes, alike, together, widths
+from forebay.engine.portions import Sizes, alike, widths
 from forebay.engine.results import WINDOW, assemble
 from forebay.store import predictors
 from forebay.store.key_index import Slots

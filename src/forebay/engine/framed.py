@@ -13,8 +13,9 @@ from forebay import arrow
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.moving import Chosen, Frames, Moved, Places, moves, moving
 from forebay.aggregates.processor import Processor
+from forebay.cutting import together
 from forebay.engine.plan import WindowPlan
-from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, Sizes, together, widths
+from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, Sizes, widths
 from forebay.engine.results import WINDOW
 
 _SPREAD = 1 << 20

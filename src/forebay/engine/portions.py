@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from forebay import arrow
+from forebay.cutting import together
 
 PORTION_ROWS, PORTION_BYTES = 1 << 16, 32 << 20
 """What a portion has, about, whichever is less."""
@@ -51,20 +52,6 @@ def alike(rows: pl.DataFrame) -> bool:
     (True, False)
     """
     return not any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in rows.dtypes)
-
-
-def together(sizes: npt.NDArray[np.number], most: float) -> Iterator[slice]:
-    """What has such sizes, as many one after the other as have about so much together, but one at least.
-
-    Examples
-    --------
-    >>> list(together(np.array([1, 1, 5, 1]), 3))
-    [slice(0, 2, None), slice(2, 4, None)]
-    """
-    total = np.cumsum(sizes)
-    cuts = np.searchsorted(total, np.arange(most, total[-1] if len(total) else 0, most), side="right")
-    bounds = np.unique(np.concatenate([[0], cuts, [len(total)]])).astype(np.int64).tolist()
-    yield from map(slice, bounds, bounds[1:])
 
 
 def portions(rows: pl.DataFrame, most_rows: int = 1 << 31, more: int = 0) -> Iterator[pl.DataFrame]:

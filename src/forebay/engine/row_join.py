@@ -11,11 +11,12 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.cutting import together
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.meeting import ranges
 from forebay.engine.plan import NO_TIME, WindowPlan
-from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, together, widths
+from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, widths
 from forebay.engine.results import assemble
 from forebay.engine.window_join import WindowJoin
 from forebay.store.unaligned import UnalignedStore

@@ -12,13 +12,14 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay.cutting import cuts, together
 from forebay.store.event_references import References
 from forebay.store.events import EVENT, EventLog
 from forebay.store.extent_log import ExtentLog, LogPart
 from forebay.store.key_index import Slots
 from forebay.store.options import Options
 from forebay.store.row_buffer import Rows
-from forebay.store.unaligned import SLOT, UnalignedStore, cuts
+from forebay.store.unaligned import SLOT, UnalignedStore
 
 _MANY_TIMES = 8
 """What is reckoned of references takes so many times as much memory as these."""
@@ -106,16 +107,17 @@ class ReferenceStore(UnalignedStore):
 
     def _parts(self, slots: Slots, room: int) -> Iterator[Slots]:
         """Windows, a few at a time: as many as references can be read of, and of these as many as events fit."""
-        for some in np.split(slots, cuts(super().bytes_of(slots), room / _MANY_TIMES)):
+        for part in together(super().bytes_of(slots), room / _MANY_TIMES):
+            some = slots[part]
             rows = self._rows_of(some)
             places, sizes = self._weighed(some, rows)
             ends = cuts(sizes, room)
             owners = np.searchsorted(ends, places, side="right")
             order = np.argsort(owners, kind="stable")
             bounds = np.searchsorted(owners[order], np.arange(len(ends) + 2))
-            for part, (begin, end) in zip(np.split(some, ends), itertools.pairwise(bounds.tolist()), strict=True):
-                self._read_last = part, rows[order[begin:end]]
-                yield part
+            for windows, (begin, end) in zip(np.split(some, ends), itertools.pairwise(bounds.tolist()), strict=True):
+                self._read_last = windows, rows[order[begin:end]]
+                yield windows
 
     def _weighed(self, slots: Slots, rows: pl.DataFrame) -> tuple[Rows, npt.NDArray[np.floating[Any]]]:
         """Which of some windows each row is of, and about how many bytes the events of each have."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.arrow import are_texts
 from forebay.store.options import Options
 
 Item = TypeVar("Item")
@@ -25,8 +26,8 @@ PART_BYTES = 64 << 20
 WIDE = 1 << 10
 """Values of more bytes are counted one by one: a sample of all may have none of them, and few of them fill the memory."""
 
-_REFERENCE, _CHARACTER, _WITH_OFFSETS = 8, 4, 3
-"""Bytes of a reference, and of a character at most; and the buffers that Arrow has of texts and bytes."""
+_REFERENCE, _CHARACTER = 8, 4
+"""Bytes of a reference, and of a character at most."""
 
 _SAMPLED = 64
 _FIRST, _MOST_UNSEEN, _LEAST_SHARE = 16, 1 << 14, 64
@@ -109,7 +110,7 @@ def longest(kind: pa.DataType) -> int | None:
     """How long a value of a type may be that takes no more than `WIDE` bytes for sure; None if all take about the same."""
     if pa.types.is_nested(kind):
         return 0
-    return WIDE // _CHARACTER if kind.num_buffers == _WITH_OFFSETS else None
+    return WIDE // _CHARACTER if are_texts(kind) else None
 
 
 def each_bytes(values: Sequence[Any]) -> npt.NDArray[np.int64]:

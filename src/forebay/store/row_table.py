@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.cutting import together
 from forebay.store.key_index import Slots
 from forebay.store.options import Options
 from forebay.store.predictors import Predictor, at_end
@@ -209,17 +210,16 @@ class RowTable(dict[StateKey, Held], ABC, Generic[Held]):
         values = list(itertools.chain.from_iterable(held))
         owners = np.repeat(np.arange(len(names)), np.fromiter(map(len, held), np.int64, len(held)))
         sizes = each_bytes(values) + each_bytes([key for key, _ in names])[owners]
-        cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // PART_BYTES)) + 1
-        for begin, end in itertools.pairwise([0, *cuts.tolist(), len(values)]):
-            first, last = int(owners[begin]), int(owners[end - 1]) + 1
+        for part in together(sizes, PART_BYTES):
+            first, last = int(owners[part][0]), int(owners[part][-1]) + 1
             some = names[first:last]
             yield _Part(
                 some,
                 keys=pa.array([key for key, _ in some], self._schema.types[0]),
                 bounds=bounds_of(some),
                 etts=etts[first:last],
-                owners=owners[begin:end] - first,
-                values=pa.array(values[begin:end], self._schema.types[1]),
+                owners=owners[part] - first,
+                values=pa.array(values[part], self._schema.types[1]),
             )
 
     def _fetch(self, named: StateKey) -> tuple[list[Any], int]:

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from forebay.cutting import together
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
 from forebay.store.room import LAST, PART_BYTES, WIDE, Room, each_bytes, longest, mean_bytes, sample
@@ -111,10 +111,8 @@ class SliceTable:
 
     def _batches(self, keys: dict[Any, list[Any]]) -> Iterator[pa.RecordBatch]:
         columns = [key for key, values in keys.items() for _ in values], [*itertools.chain.from_iterable(keys.values())]
-        sizes = np.cumsum(each_bytes(columns[0]) + each_bytes(columns[1]))
-        cuts = np.flatnonzero(np.diff(sizes // PART_BYTES)) + 1
-        for begin, end in itertools.pairwise([0, *cuts.tolist(), len(sizes)]):
-            arrays = [pa.array(column[begin:end], kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        for part in together(each_bytes(columns[0]) + each_bytes(columns[1]), PART_BYTES):
+            arrays = [pa.array(column[part], kind) for column, kind in zip(columns, self._schema.types, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _look(self) -> None:

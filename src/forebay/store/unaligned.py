@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.cutting import together
 from forebay.errors import InvalidArgument
 from forebay.store import index_log
 from forebay.store import row_kernels as kernels
@@ -363,7 +364,7 @@ class UnalignedStore:
     # private ---------------------------------------------------------------------------------------------------------
 
     def _parts(self, slots: Slots, room: int) -> Iterator[Slots]:
-        yield from np.split(slots, cuts(self.bytes_of(slots), room))
+        yield from map(slots.__getitem__, together(self.bytes_of(slots), room))
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:
@@ -426,17 +427,6 @@ class UnalignedStore:
             return batch, slots
         merged = self.merge(pl.DataFrame(batch).with_columns(pl.Series(SLOT, slots)))
         return arrow.batch_of(merged, batch.schema), merged[SLOT].to_numpy()
-
-
-def cuts(sizes: npt.NDArray[np.floating[Any]], room: float) -> npt.NDArray[np.int64]:
-    """Where items of some sizes are divided, so that each part fits, or is little more than one item beyond that.
-
-    Examples
-    --------
-    >>> cuts(np.array([3.0, 3.0, 3.0, 20.0, 1.0]), 8)
-    array([2, 3])
-    """
-    return np.flatnonzero(np.diff(np.cumsum(sizes) // room)) + 1
 
 
 def _together(parts: list[tuple[pa.RecordBatch, Slots]]) -> pl.DataFrame:
