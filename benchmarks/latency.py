@@ -2,12 +2,12 @@
 
     python benchmarks/latency.py [rows] [chain] [partitions] [cold] [--quick]
 
-``--quick`` has fewer sizes and micro-batches. Medians of the times of micro-batches (Spark's
-``triggerExecution``), by rows in a micro-batch, by state partitions, and by operators in a chain, of tumbling medians and
-counts of 10 seconds; the two engines take turns, so that both meet the same machine. Then the start of a process, in
-processes of their own: the first micro-batches, and the time until the first one has ended; with Spark's classes as
-``forebay warmup`` keeps them, and read anew. State is in RocksDB, results go to Spark's noop sink. Tables go to
-``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
+``--quick`` has fewer sizes and micro-batches. Medians of the times of micro-batches (Spark's ``triggerExecution``), by the
+age of the process, by rows in a micro-batch, by state partitions, and by operators in a chain, of tumbling medians and
+counts of 10 seconds; the two engines take turns, so that both meet the same machine. By the time that rows are varied, Java
+has compiled what each micro-batch runs. Then the start of a process, in processes of their own: the first micro-batches,
+and the time until the first one has ended; with Spark's classes as ``forebay warmup`` keeps them, and read anew. State is
+in RocksDB, results go to Spark's noop sink. Tables go to ``bench/latency-*.csv`` and into ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ SECONDS = 2
 """Of event time in a micro-batch: every fifth one fires a window."""
 WARMING = 5
 """Micro-batches of each query that are not measured."""
+AGES = (1, 4, 16)
+"""So many queries of each engine and aggregate a process has run when its micro-batches are told by its age."""
 
 
 def written(rows: int, files: int) -> Path:
@@ -108,6 +111,18 @@ def compared(spark: SparkSession, function: str, data: Path, operators: int, rou
     }
 
 
+def aged(spark: SparkSession, files: int, ages: Sequence[int]) -> list[dict[str, object]]:
+    """The last of so many queries, one after the other in a new process."""
+    rows = []
+    for age in range(1, ages[-1] + 1):
+        for function in ("median", "count"):
+            found = compared(spark, function, written(1000, files), 1, 1)
+            if age in ages:
+                rows.append({"queries": age, "aggregate": function, **found})
+                print("age", rows[-1], flush=True)
+    return rows
+
+
 def first(engine: str, function: str) -> None:
     """In a process of its own: how long the first two micro-batches took, and when the first one ended; prints all."""
     spark = spark_session()
@@ -154,17 +169,18 @@ def cold(rounds: int) -> list[dict[str, object]]:
 
 def warm(parts: list[str], *, quick: bool) -> dict[str, list[dict[str, object]]]:
     rounds, files = (1, 20) if quick else (3, 30)
-    tables: dict[str, list[dict[str, object]]] = {part: [] for part in parts}
+    tables: dict[str, list[dict[str, object]]] = {part: [] for part in ("age", *parts)}
 
     def add(table: str, spark: SparkSession, what: dict[str, object], function: str, rows: int, operators: int = 1) -> None:
         data = written(rows, files if rows < 1_000_000 else 12)
         tables[table].append({**what, "aggregate": function, **compared(spark, function, data, operators, rounds)})
         print(table, tables[table][-1], flush=True)
 
-    for partitions in ((1, 2) if quick else (1, 2, 4)) if "partitions" in parts else (2,):
+    for partitions in ((2, 1) if quick else (2, 1, 4)) if "partitions" in parts else (2,):
         spark = spark_session(partitions=partitions)
         spark.conf.set("spark.sql.shuffle.partitions", partitions)
-        compared(spark, "median", written(1000, files), 1, 1)  # compiles what all of them have in common
+        if not tables["age"]:
+            tables["age"] = aged(spark, files, AGES[:2] if quick else AGES)
         if partitions == 2 and "rows" in parts:
             for rows in (1000, 100_000) if quick else (1000, 10_000, 100_000, 1_000_000):
                 for function in ("median", "count"):
