@@ -7,6 +7,7 @@ import pytest
 from forebay.access_patterns import Pattern
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
+from forebay.engine.row_join import JoinInstance
 from forebay.engine.window_join import WindowJoin
 from forebay.store import open_stores
 from forebay.store.options import Options
@@ -173,3 +174,21 @@ def test_rows_that_wait_for_the_watermark_are_not_written_again_while_it_stands_
         made.append((version, instance.counters.windows_fired))
         instance.close()
     assert made[0] == made[1] == made[2]
+
+
+@pytest.mark.parametrize("windows", [Intervals(-50, 50, 20), Lives("over", 10)], ids=["interval", "continuous"])
+def test_a_large_micro_batch_is_taken_in_parts(tmp_path, monkeypatch, windows):
+    """As a whole it took five times its size: it is put together, told apart, filtered and written."""
+    options, appended, append = Options(memory_bytes=4 << 20), [], JoinInstance._append
+    monkeypatch.setattr(
+        JoinInstance, "_append", lambda each, rows, slots: appended.append(len(slots)) or append(each, rows, slots)
+    )
+    instance = open_instance(planned(windows, "inner", options), tmp_path / "0", None, NEVER)
+    rows = options.load_bytes // 100
+    columns = {"side": [False] * rows, "id": range(rows), "over": [False] * rows}
+    columns |= dict.fromkeys(("k0", "high", "low", "start", "end"), range(rows))
+    for _ in range(5):
+        instance.ingest(pa.record_batch(columns))
+    assert not list(instance.fire(0))
+    assert sum(appended) >= 5 * (rows - 1)
+    assert max(appended) <= 2 * rows

@@ -37,8 +37,9 @@ class ContinuousJoinInstance(JoinInstance):
         return self._store.index.earliest() - self._windows.granularity
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        if self._fresh:
-            fresh = self._arrived().filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))
+        arrived = self._arrived()
+        while arrived:
+            fresh = arrived.pop(0).filter(pl.all_horizontal(pl.col(self._plan.keys).is_not_null()))
             self._place(fresh, *self._windows.waiting(fresh[INSTANT].to_numpy()))
         if watermark <= self._fired_until:  # what waits within the granularity after it waits on
             return

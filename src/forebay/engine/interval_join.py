@@ -37,8 +37,11 @@ class IntervalJoinInstance(JoinInstance):
         return self._store.index.earliest()
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
-        if self._fresh:
-            yield from self._arrive(self._arrived(), watermark)
+        arrived = self._arrived()
+        # of several parts each waits, for the next ones would not meet what is over
+        passed = watermark if len(arrived) == 1 else self._fired_until
+        while arrived:
+            yield from self._arrive(arrived.pop(0), passed)
         if self._timeless:
             yield from self._without_time()
         due = self._store.index.due(watermark)

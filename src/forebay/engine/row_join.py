@@ -103,11 +103,14 @@ class JoinInstance(ByKeyInstance):
         if timeless.any():
             self._timeless.append(batch.filter(pa.array(timeless)))
 
-    def _arrived(self) -> pl.DataFrame:
-        """The rows of this micro-batch, with columns `INSTANT`, `ROW`, `HIGH`, `LOW` and `END`; they are forgotten."""
-        frame = pl.concat(list(map(pl.DataFrame, self._fresh))).rename({START: INSTANT})
-        self._fresh.clear()
-        return frame
+    def _arrived(self) -> list[pl.DataFrame]:
+        """The rows of this micro-batch, with columns `INSTANT`, `ROW`, `HIGH`, `LOW` and `END`; they are forgotten.
+
+        They are in parts of as many as may be loaded.
+        """
+        fresh, self._fresh = self._fresh, []
+        parts = together(np.array([batch.nbytes for batch in fresh]), self._store.options.load_bytes)
+        return [pl.concat(list(map(pl.DataFrame, fresh[part]))).rename({START: INSTANT}) for part in parts]
 
     def _numbered(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, Places]:
         """The keys of rows, each once, and the position of each row's among them: -1 if there is a NULL in it."""
