@@ -18,7 +18,7 @@ from forebay.engine.instance import Opening
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan, in_common
 from forebay.engine.shared import SharedInstance
-from forebay.errors import CorruptState
+from forebay.errors import CorruptState, StateDirectoryError
 from forebay.state import inspection, verifying
 from forebay.state.layout import Location
 from forebay.state.places import Root
@@ -588,6 +588,17 @@ def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
     assert taken(49, 0) > 4  # which extent has what is not known yet
     assert taken(49) == taken(0) == 1
     assert taken(49, 20, 0) <= 3
+
+
+def test_slices_that_an_earlier_release_has_numbered_beyond_what_references_have_are_refused(tmp_path, monkeypatch):
+    log = ExtentLog(tmp_path, None, OPTIONS)
+    events = EventLog(tmp_path, log, AlignedWindows(10, 10), OPTIONS)
+    events.append(np.arange(30), pa.record_batch({"a": np.arange(30)}))
+    events.write(lambda each: True, 1, lambda: np.empty(0, np.int64))
+    version = log.commit(None, Counters())
+    monkeypatch.setattr(event_references, "NUMBERS", 2)
+    with pytest.raises(StateDirectoryError, match="have had more than 2 slices"):
+        EventLog(tmp_path, ExtentLog(tmp_path, version, OPTIONS), AlignedWindows(10, 10), OPTIONS)
 
 
 @pytest.mark.parametrize("slicing", [AlignedWindows(7, 7, 3), None])

@@ -106,12 +106,40 @@ def test_an_idle_timeout_after_a_join_of_streams_by_spark(df):
         (lambda df: fb.intervalJoin(df, df, F.col("n"), "0 seconds", "1 hour"), "got a Column in on="),
         (lambda df: fb.continuousJoin(df, df, [F.col("n")], "n > 1"), "got a Column in on="),
         (lambda df: fb.groupBy(df, fb.window("timestamp", "1 hour"), 3), "got 3 for a key"),
+        (lambda df: fb.groupBy(df, fb.window("timestamp", "1 hour"), {"n": 1}), r"got \{'n': 1\} for a key"),
+        (lambda df: fb.groupBy(df, fb.window("timestamp", "1 hour"), "*"), "name the columns that are keys"),
         (lambda df: hourly(df).agg(fb.percentile("n", F.lit(0.5))), "it must be a number of Python"),
+        (lambda df: hourly(df).agg(fb.sum(3)), r"sum\(\) got 3; it takes the name of a column"),
+        (lambda df: hourly(df).agg(fb.sum(fb.count("n"))), r"sum\(\) got Aggregate"),
+        (lambda df: hourly(df).agg(fb.count("n"), fb.when(None)), r"when\(\) got None"),
+        (lambda df: hourly(df).agg(fb.apply(3, "a int")), r"apply\(\) got 3; it takes a function"),
+        (lambda df: hourly(df).agg(fb.apply(lambda key, rows: rows, 3)), "got the schema 3"),
+        (lambda df: fb.window(None, "1 hour"), r"window\(\) got None"),
+        (lambda df: fb.preceding(None, "1 hour"), r"preceding\(\) got None"),
+        (lambda df: fb.count_window(True), "size is True"),
+        (lambda df: fb.intervalJoin(df, df, "n", "0 seconds", "1 hour", suffix=3), "suffix is 3"),
     ],
 )
 def test_keys_and_numbers_that_are_none(df, call, message):
     with pytest.raises(InvalidArgument, match=message):
         call(df.select("timestamp", "n"))
+
+
+def test_a_function_that_cannot_be_sent_to_workers(df):
+    lock = threading.Lock()
+    with pytest.raises(InvalidArgument, match=r"cannot be sent to Python workers: .*_thread.lock.*make locks"):
+        hourly(df.select("timestamp", "n")).agg(fb.apply(lambda key, rows: rows.head(lock.locked()), "n long"))
+
+
+def test_a_session_that_was_stopped(df, monkeypatch):
+    monkeypatch.setattr(df.sparkSession.sparkContext, "_jsc", None)
+    with pytest.raises(UnsupportedConfiguration, match="of a session that was stopped"):
+        hourly(df)
+
+
+def test_null_without_a_type(df):
+    with pytest.raises(UnsupportedType, match="cast it to the type"):
+        hourly(df, F.lit(None).alias("nothing")).agg(fb.count("*"))
 
 
 def test_an_expression_has_no_watermark(df):
@@ -501,7 +529,7 @@ def test_windows_that_do_not_fit_the_stream(df, spark):
         fb.groupBy(df, fb.global_window()).agg(fb.count("*"))
     with pytest.raises(InvalidArgument, match="the window is to be incremental, but median"):
         fb.groupBy(df, fb.custom_window(abs, incremental=True)).agg(fb.median("n"))
-    with pytest.raises(MissingWatermark, match="name the column with timeColumn="):
+    with pytest.raises(MissingWatermark, match="withWatermark"):
         fb.groupBy(spark.readStream.format("rate").load(), fb.custom_window(abs)).agg(fb.count("*"))
 
 

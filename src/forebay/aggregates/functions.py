@@ -489,4 +489,6 @@ def apply(func: Callable[..., Any], schema: StructType | str) -> Apply:
     ...     return rows.top_k(3, by="price").select("item", "price")
     >>> aggregate = apply(largest, "item string, price double")
     """
+    if not callable(func):
+        raise InvalidArgument(f"apply() got {func!r}; it takes a function func(key, rows)")
     return Apply(func, schema)

@@ -162,7 +162,7 @@ class ByKeyInstance(ABC):
 
     def _parts(self, batch: pa.RecordBatch, windows_of_a_row: int) -> Iterator[pa.RecordBatch]:
         """The rows of a batch, as many at a time as can be placed in so many windows each, and written to these at once."""
-        most = 1 / _AT_ONCE, arrow.row_bytes(batch.columns, batch.num_rows) / (self._plan.options.write_buffer_bytes // 4)
+        most = 1 / _AT_ONCE, arrow.row_bytes(batch.columns, batch.num_rows) / (self._plan.options.write_buffer_bytes / 4)
         for some in together(np.maximum(*most) * windows_of_a_row, 1.0):
             yield batch.slice(some.start, some.stop - some.start)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import CorruptState
+from forebay.errors import CorruptState, StateDirectoryError
 from forebay.restoring import RESTORE
 from forebay.store import event_references as refs
 from forebay.store.aligned import AlignedStore
@@ -136,6 +136,12 @@ class EventLog:
         self._store = AlignedStore(self.directory, None, [], self._options, form=self._form, log=self._part)
         groups = SLICES, UNWEIGHED_SLICES
         self._slices = {each.number: each for group in groups for rows in log.read(group) for each in self._slices_in(rows)}
+        if any(number >= refs.NUMBERS for number in self._slices):
+            raise StateDirectoryError(
+                f"the patterns in {self.directory} have had more than {refs.NUMBERS:,} slices, which this release of "
+                "forebay cannot tell apart. The state is whole: go on with the release that wrote it, or start with a new "
+                "checkpoint location."
+            )
         self._written = list(map(_ROW, self._slices.values()))
         self._numbers = {each.start: each.number for each in self._slices.values() if self._goes_on(each)}
         self._lasts = {number: lasts for number, lasts in self._lasts.items() if number in self._slices}

@@ -78,9 +78,10 @@ def watermarked(df: DataFrame) -> str:
     marked = [field for field in df.schema.fields if WATERMARK in field.metadata]
     if marked:
         return quoted(next((field for field in marked if isinstance(field.dataType, _TIMESTAMPS)), marked[0]).name)
+    fix = 'Write df.withWatermark("the time", "10 minutes") with the delay you accept'
     raise MissingWatermark(
-        "no column has a watermark, so it is not known which one is the event time. Write df.withWatermark(...), or name "
-        "the column with timeColumn= where there is such a parameter."
+        "no column has a watermark, so it is not known which one is the event time. "
+        f"{fix if df.isStreaming else 'Name it with timeColumn='}."
     )
 
 

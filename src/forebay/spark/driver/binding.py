@@ -32,7 +32,7 @@ from forebay.spark.driver.analysis import (
     time_of,
 )
 from forebay.spark.driver.assignments import CustomWindow, Window
-from forebay.spark.driver.columns import column_of, got, quoted, text_of
+from forebay.spark.driver.columns import column_of, got, quoted, require_column, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Call, Key, Windowing, planned
@@ -77,6 +77,9 @@ def bind_call(
     sides, aggregates = (aggregates, ()) if isinstance(aggregates, Sides) else (None, aggregates)
     apply = None if sides else _only_apply(aggregates)
     named = [aggregate for aggregate in aggregates if isinstance(aggregate, Aggregate)]
+    for each in named:
+        for argument in each.arguments:
+            require_column(f"{each.function}()", argument)
     times = [] if window.time_column is None else [window.time_column]
     require_columns(df, [*times, *keys, *(argument for each in named for argument in each.arguments)])
     time = time_of(df, window.time_column) if window.in_event_time else F.timestamp_micros(F.lit(0))
@@ -225,6 +228,8 @@ def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
 
 
 def _own_fields(apply: Apply) -> list[T.StructField]:
+    if not isinstance(apply.schema, str | T.StructType):
+        raise InvalidArgument(f"fb.apply got the schema {apply.schema!r}; it is a StructType, or a text as 'item string'")
     try:
         schema = apply.schema if isinstance(apply.schema, T.StructType) else T.DataType.fromDDL(apply.schema)
     except PySparkException as error:

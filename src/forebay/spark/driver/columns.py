@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -42,6 +42,12 @@ def got(value: Any) -> str:
     if isinstance(value, Column):
         return f"Spark's own {shown(value)}"
     return f"a {type(value).__name__}" if isinstance(value, list | tuple) else repr(value)
+
+
+def require_column(what: str, given: Any) -> None:
+    """`InvalidArgument` unless an argument, which ``what`` names, is a column or the name of one."""
+    if not isinstance(given, Column | str):
+        raise InvalidArgument(f"{what} got {got(given)}; it takes the name of a column, or a Column")
 
 
 def text_of(column: Column | str) -> str:
@@ -97,9 +103,11 @@ def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
     """The keys that a call got, one by one or in lists, as Spark takes them; ``caller`` names the call in errors."""
     found: list[Column | str] = []
     for key in keys:
+        if isinstance(key, str) and key == "*":
+            raise InvalidArgument(f"{caller} got '*' for a key; name the columns that are keys")
         if isinstance(key, str | Column):
             found.append(key)
-        elif isinstance(key, Iterable):
+        elif isinstance(key, Iterable) and not isinstance(key, Mapping):
             found += keys_of(caller, key)
         else:
             raise InvalidArgument(f"{caller} got {key!r} for a key; a key is a column's name or a Column")

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis
-from forebay.spark.driver.columns import text_of
+from forebay.spark.driver.columns import require_column, text_of
 from forebay.spark.driver.trees import subtree
 
 
@@ -52,6 +52,7 @@ def matching_where(of: Column, results: DataFrame, conditions: Sequence[Conditio
 
 def _checked(results: DataFrame, each: Condition) -> Column:
     """The condition as a column, which must be true or false."""
+    require_column("when()", each.condition)
     condition = F.expr(each.condition) if isinstance(each.condition, str) else each.condition
     kind = results.select(condition).schema.fields[0].dataType
     if not isinstance(kind, T.BooleanType):

@@ -170,12 +170,17 @@ class Conf:
 
 
 def require_classic(name: str, df: DataFrame) -> None:
-    """`UnsupportedConfiguration` unless the DataFrame that a function got is of a classic session."""
-    if not hasattr(df, "_jdf"):
+    """`UnsupportedConfiguration` unless a function got a DataFrame of a classic session that runs."""
+    kind = f"{type(df).__module__}.{type(df).__name__}"
+    if kind.startswith("pyspark.sql.connect."):
         raise UnsupportedConfiguration(
-            f"{name} got a {type(df).__module__}.{type(df).__name__}; forebay needs a DataFrame of a classic Spark "
-            "session. Spark Connect sessions are not supported."
+            f"{name} got a {kind}; forebay needs a DataFrame of a classic Spark session. Spark Connect sessions are not "
+            "supported."
         )
+    if not hasattr(df, "_jdf"):
+        raise UnsupportedConfiguration(f"{name} got a {kind}; it takes a DataFrame of a classic Spark session")
+    if df.sparkSession.sparkContext._jsc is None:
+        raise UnsupportedConfiguration(f"{name} got a DataFrame of a session that was stopped; read it in one that runs")
 
 
 def ready(df: DataFrame) -> Conf:

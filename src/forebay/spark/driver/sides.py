@@ -93,6 +93,8 @@ def united(
     A column of one side shares its common column with one of the other side that has the same type. Those whose names
     ``result`` has give way to columns of the result.
     """
+    if not isinstance(suffix, str):
+        raise InvalidArgument(f"suffix is {suffix!r}; it is a text that is put behind a name that both sides have")
     fold = folding(left.sparkSession)
     taken = {fold(name) for name in (*on, *result)}
     fields = [[f for f in df.schema.fields if fold(f.name) not in taken] for df in (left, right)]

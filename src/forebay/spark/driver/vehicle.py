@@ -7,12 +7,16 @@ A batch DataFrame: source rows -> pack (mapInArrow) -> shuffle of blobs -> opera
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from forebay.errors import InvalidArgument
 from forebay.spark.driver import early, listener, metrics, plans, query, replicas
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
@@ -33,16 +37,30 @@ if TYPE_CHECKING:
 
 def run(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...] = ()) -> DataFrame:
     """The results of an operator over a stream, or over a batch DataFrame; ``conditions`` are shown with it."""
-    return remember((_stream if df.isStreaming else _batch)(df, bound, conf, conditions), df, bound)
+    with _sent():
+        return remember((_stream if df.isStreaming else _batch)(df, bound, conf, conditions), df, bound)
 
 
 def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
     """The results of a buffer that keeps nothing from one micro-batch to the next: no shuffle, and no state."""
     read = [*bound.plan.packed.names]
-    buffered = stages.buffer(Shipped(bound.plan))
-    results = df.select(*bound.projection).select(*read).mapInArrow(buffered, _by_place(bound.schema))
+    with _sent():
+        buffered = stages.buffer(Shipped(bound.plan))
+        results = df.select(*bound.projection).select(*read).mapInArrow(buffered, _by_place(bound.schema))
     times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
     return _named(results, bound.schema, [times.get(name) for name in bound.schema.names])
+
+
+@contextlib.contextmanager
+def _sent() -> Iterator[None]:
+    """What workers are to run is pickled, with the functions of the user."""
+    try:
+        yield
+    except PicklingError as error:
+        raise InvalidArgument(
+            f"a function of the query cannot be sent to Python workers: {error}. What it uses goes with it, so make locks, "
+            "connections and sessions inside of it."
+        ) from error
 
 
 def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...]) -> DataFrame:

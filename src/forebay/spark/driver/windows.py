@@ -16,6 +16,7 @@ from forebay.spark.driver.assignments import (
     TimeWindow,
     WholeKey,
 )
+from forebay.spark.driver.columns import require_column
 from forebay.spark.driver.durations import Duration
 
 
@@ -48,6 +49,7 @@ def window(
     >>> window("ts", "1 hour", "10 minutes")
     TimeWindow(time_column='ts', window_duration='1 hour', slide_duration='10 minutes', start_time=None)
     """
+    require_column("window()", timeColumn)
     return TimeWindow(timeColumn, windowDuration, slideDuration, startTime)
 
 
@@ -86,6 +88,7 @@ def session_window(timeColumn: Column | str, gapDuration: Column | Duration) -> 
     +-------------------+-------------------+----+-----+
     <BLANKLINE>
     """
+    require_column("session_window()", timeColumn)
     return SessionWindow(timeColumn, gapDuration)
 
 
@@ -175,6 +178,7 @@ def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: 
     +-------------------+----+-----+
     <BLANKLINE>
     """
+    require_column("preceding()", timeColumn)
     if duration is None and rows is None:
         raise InvalidArgument(
             "preceding() got neither duration nor rows; give one of them, or both, as in fb.preceding('time', '1 hour') or "
@@ -290,5 +294,5 @@ def custom_window(
 
 
 def _require_rows(name: str, rows: int) -> None:
-    if not isinstance(rows, int) or rows < 1:
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
         raise InvalidArgument(f"{name} is {rows!r}; it must be a whole number of rows, at least 1")
