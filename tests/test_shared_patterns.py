@@ -18,7 +18,7 @@ from forebay.engine.instance import Opening
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, Member, WindowPlan, in_common
 from forebay.engine.shared import SharedInstance
-from forebay.errors import CorruptState, StateDirectoryError
+from forebay.errors import CorruptState, LayoutChanged
 from forebay.state import inspection, verifying
 from forebay.state.layout import Location
 from forebay.state.places import Root
@@ -597,7 +597,7 @@ def test_slices_that_an_earlier_release_has_numbered_beyond_what_references_have
     events.write(lambda each: True, 1, lambda: np.empty(0, np.int64))
     version = log.commit(None, Counters())
     monkeypatch.setattr(event_references, "NUMBERS", 2)
-    with pytest.raises(StateDirectoryError, match="have had more than 2 slices"):
+    with pytest.raises(LayoutChanged, match="have numbers from 2 on"):
         EventLog(tmp_path, ExtentLog(tmp_path, version, OPTIONS), AlignedWindows(10, 10), OPTIONS)
 
 

@@ -104,14 +104,14 @@ def _value_bytes(array: pa.Array) -> npt.NDArray[np.int64] | int:
         return _parts(array, np.arange(array.offset, array.offset + len(array) + 1) * kind.list_size)
     if kind.num_fields:
         return _parts(array, array.offsets.to_numpy())
-    if are_texts(kind):
+    if has_offsets(kind):
         lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(array), 0).to_numpy().astype(np.int64)
         return lengths
     return -(-int(kind.bit_width) // 8)
 
 
-def are_texts(kind: pa.DataType) -> bool:
-    """Whether values of a type that is not nested are texts or bytes, each of which has a length of its own."""
+def has_offsets(kind: pa.DataType) -> bool:
+    """Whether values of a type that is not nested have lengths of their own, as texts and bytes do."""
     return bool(kind.num_buffers == _WITH_OFFSETS)
 
 

@@ -1,4 +1,4 @@
-"""Rows, windows or results are taken some at a time, as many as have about so many bytes together."""
+"""Where a sequence is cut into parts of about so many bytes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ Sizes = npt.NDArray[np.number[Any]]
 
 
 def cuts(sizes: Sizes, most: float) -> npt.NDArray[np.int64]:
-    """Where things of such sizes are divided, so that each part has about ``most``, or is one thing that has more.
+    """Where things of such sizes are divided, so that each part has no more than ``most`` beyond its first thing.
 
     Examples
     --------
     >>> cuts(np.array([3.0, 3.0, 3.0, 20.0, 1.0]), 8)
     array([2, 3])
     """
-    return np.flatnonzero(np.diff(np.floor_divide(np.cumsum(sizes), most))) + 1
+    parts = np.maximum(1, np.ceil(np.cumsum(sizes) / most))
+    return np.flatnonzero(np.diff(parts)) + 1
 
 
 def together(sizes: Sizes, most: float) -> Iterator[slice]:

@@ -80,7 +80,7 @@ class CountInstance(ByKeyInstance):
         for some in super()._loadable(slots):
             before, now = self._windows.complete(self._store.index.windows(some)).T
             rows = (now - before) * size
-            yield from np.split(some, np.flatnonzero(np.diff(np.cumsum(rows) // _REPEATED)) + 1)
+            yield from map(some.__getitem__, together(rows, _REPEATED))
 
     def _merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         return super()._merge(partials).sort(SLICE)  # for first and last, which go by the order of rows

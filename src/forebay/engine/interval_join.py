@@ -38,10 +38,9 @@ class IntervalJoinInstance(JoinInstance):
 
     def fire(self, watermark: int) -> Iterator[pa.RecordBatch]:
         arrived = self._arrived()
-        # of several parts each waits, for the next ones would not meet what is over
-        passed = watermark if len(arrived) == 1 else self._fired_until
         while arrived:
-            yield from self._arrive(arrived.pop(0), passed)
+            part = arrived.pop(0)  # what is over waits, too, while a later part may have its partners
+            yield from self._arrive(part, self._fired_until if arrived else watermark)
         if self._timeless:
             yield from self._without_time()
         due = self._store.index.due(watermark)

@@ -31,6 +31,9 @@ MET = 1 << 62
 ONCE = ("semi", "anti")
 """Joins in which a left row counts once, whatever it meets."""
 
+_MOST_PARTS = 8
+"""In so many parts a micro-batch is joined, at most."""
+
 Places = npt.NDArray[np.int64]
 
 
@@ -106,10 +109,12 @@ class JoinInstance(ByKeyInstance):
     def _arrived(self) -> list[pl.DataFrame]:
         """The rows of this micro-batch, with columns `INSTANT`, `ROW`, `HIGH`, `LOW` and `END`; they are forgotten.
 
-        They are in parts of as many as may be loaded.
+        They are in parts of about as many bytes as may be loaded, and in few, since each reads what it may meet. A batch is
+        not divided.
         """
         fresh, self._fresh = self._fresh, []
-        parts = together(np.array([batch.nbytes for batch in fresh]), self._store.options.load_bytes)
+        sizes = np.array([batch.nbytes for batch in fresh])
+        parts = together(sizes, max(self._store.options.load_bytes, sizes.sum() / _MOST_PARTS))
         return [pl.concat(list(map(pl.DataFrame, fresh[part]))).rename({START: INSTANT}) for part in parts]
 
     def _numbered(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, Places]:

@@ -16,7 +16,8 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, portions, together, widths
+from forebay.cutting import together
+from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, portions, widths
 
 LEFT, RIGHT = 0, 1
 _PAIRS, _FEW = 1 << 18, 1 << 20

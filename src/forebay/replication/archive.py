@@ -96,6 +96,8 @@ class ReplicatedArchive:
         """Have a version safe, by this host's agent."""
         uploading, end = self._application.uploading, time.monotonic() + COMMIT_SECONDS
         seconds = ANSWER_SECONDS + sum((directory / name).stat().st_size for name in names) / _SLOWEST
+        if not uploading:  # there is no other place: what a chain of hosts may take
+            seconds *= 1 + self._application.replicas
         agent, about = local.agent_of(self._disk, self._application), {"instance": self._instance, "manifest": names[-1]}
         reply = agent.call(
             "commit",
@@ -140,6 +142,7 @@ class ReplicatedArchive:
         except ReplicationError as error:
             local.agent_of.cache_clear()
             _log.warning("%s of %s comes from the checkpoint: %s", name, self._instance, error)
+            return self._behind.download(name, directory)
         try:
             return self._behind.download(name, directory)
         except FileNotFoundError as error:
@@ -147,9 +150,9 @@ class ReplicatedArchive:
                 raise
             raise VersionNotFound(
                 f"no host of this application holds version {version} of {self._instance}, and {self._behind} does not have "
-                "it, though Spark's checkpoint names it. Hosts that held it were lost, or were started with another "
-                "spark.forebay.localDirectory, before it was uploaded. Start them with the disks that they had, or start "
-                "the query with a new checkpoint location."
+                "it, though Spark's checkpoint names it. Hosts that held it were lost before it was uploaded, or were "
+                "started with another spark.forebay.localDirectory. Start them with the disks that they had, or start the "
+                "query with a new checkpoint location."
             ) from error
 
     def prepared(self) -> Prepared | None:

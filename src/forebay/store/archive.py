@@ -27,7 +27,7 @@ class Archive(Protocol):
     def download(self, name: str, directory: Path) -> int:
         """Put a file into a directory, whole or not at all; how many bytes came over, none if it was linked.
 
-        `FileNotFoundError` if there is none of that name.
+        `FileNotFoundError` if there is none of that name, or `VersionNotFound` where it can be said why a version is gone.
         """
 
     def write(self, name: str, data: bytes) -> None:

@@ -43,8 +43,8 @@ def widths_of(batch: pa.RecordBatch) -> Widths:
     return np.clip(np.rint(2 * np.log2(np.maximum(1, sizes + beside))), 1, _WIDTHS - 1).astype(np.int64)
 
 
-def made(number: int | References, ordinals: npt.NDArray[np.integer[Any]], widths: Widths) -> References:
-    """References to events of a slice.
+def made(number: int | npt.NDArray[np.int64], ordinals: npt.NDArray[np.integer[Any]], widths: Widths) -> References:
+    """References to events of a slice, or of a slice each.
 
     Examples
     --------

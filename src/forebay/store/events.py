@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from forebay.errors import CorruptState, StateDirectoryError
+from forebay.errors import CorruptState, LayoutChanged
 from forebay.restoring import RESTORE
 from forebay.store import event_references as refs
 from forebay.store.aligned import AlignedStore
@@ -136,11 +136,11 @@ class EventLog:
         self._store = AlignedStore(self.directory, None, [], self._options, form=self._form, log=self._part)
         groups = SLICES, UNWEIGHED_SLICES
         self._slices = {each.number: each for group in groups for rows in log.read(group) for each in self._slices_in(rows)}
-        if any(number >= refs.NUMBERS for number in self._slices):
-            raise StateDirectoryError(
-                f"the patterns in {self.directory} have had more than {refs.NUMBERS:,} slices, which this release of "
-                "forebay cannot tell apart. The state is whole: go on with the release that wrote it, or start with a new "
-                "checkpoint location."
+        if max(self._slices, default=0) >= refs.NUMBERS:
+            raise LayoutChanged(
+                f"slices of patterns in {self.directory} have numbers from {refs.NUMBERS:,} on, which this release of "
+                "forebay cannot put into references. The state is whole: go on with the release that wrote it, or start "
+                "with a new checkpoint location."
             )
         self._written = list(map(_ROW, self._slices.values()))
         self._numbers = {each.start: each.number for each in self._slices.values() if self._goes_on(each)}
@@ -194,27 +194,28 @@ class EventLog:
         firsts = np.array([each.events for each in slices])
         numbers = np.array([each.number for each in slices])
         ordinals = np.arange(batch.num_rows) + np.repeat(firsts - begins, lengths)
-        columns = {TIME: pa.array(times), ORDINAL: pa.array(ordinals.astype(np.uint32))}
-        stored = pa.RecordBatch.from_arrays([*batch.columns, *columns.values()], [*batch.schema.names, *columns])
+        columns = [*batch.columns, pa.array(times), pa.array(ordinals.astype(np.uint32))]
+        schema = pa.schema([*batch.schema, (TIME, pa.int64()), (ORDINAL, pa.uint32())])
+        stored = pa.RecordBatch.from_arrays(columns, schema=schema)
         widths = refs.widths_of(stored)
         bounds = np.minimum.reduceat(times, begins), np.maximum.reduceat(times, begins)
         sizes = np.add.reduceat(refs.BYTES[widths], begins)
-        told = zip(slices, *(column.tolist() for column in (lengths, *bounds, sizes)), strict=True)
-        for each, events, first, last, size in told:
+        counts = (column.tolist() for column in (lengths, *bounds, sizes))
+        for each, events, first, last, size in zip(slices, *counts, strict=True):
             each.columns = each.columns & names if each.events else names
             each.events += events
             each.first, each.last = min(each.first, first), max(each.last, last)
             each.size += size
         self._store.append_slices(stored, numbers, begins, begins + lengths)
-        found = refs.made(np.repeat(numbers, lengths), ordinals, widths)
+        ordered = refs.made(np.repeat(numbers, lengths), ordinals, widths)
         if order is None:
-            return found
-        references = np.empty_like(found)
-        references[order] = found
+            return ordered
+        references = np.empty_like(ordered)
+        references[order] = ordered
         return references
 
     def _placed(self, times: Times) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64], list[EventSlice]]:
-        """An order of events by slice, None if that is how they came, where in it each slice begins, and the slices."""
+        """How to order events by slice (None: as they are), where each slice begins in that order, and the slices."""
         if self._slicing is None:
             return None, *self._by_arrival(len(times))
         starts = self._slicing.slice_starts(times)

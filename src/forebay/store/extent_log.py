@@ -219,7 +219,7 @@ class ExtentLog(Groups):
         return found
 
     def _fetch(self, name: str) -> None:
-        """Get a file from the archive; if the archive has none, what is read next says what is missing."""
+        """Get a file from the archive; if it has none and cannot say why, what is read next says what is missing."""
         assert self._archive is not None
         began = time.perf_counter()
         with contextlib.suppress(FileNotFoundError):

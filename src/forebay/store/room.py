@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from forebay.arrow import are_texts
+from forebay.arrow import has_offsets
 from forebay.store.options import Options
 
 Item = TypeVar("Item")
@@ -110,7 +110,7 @@ def longest(kind: pa.DataType) -> int | None:
     """How long a value of a type may be that takes no more than `WIDE` bytes for sure; None if all take about the same."""
     if pa.types.is_nested(kind):
         return 0
-    return WIDE // _CHARACTER if are_texts(kind) else None
+    return WIDE // _CHARACTER if has_offsets(kind) else None
 
 
 def each_bytes(values: Sequence[Any]) -> npt.NDArray[np.int64]:

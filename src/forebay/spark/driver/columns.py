@@ -44,10 +44,10 @@ def got(value: Any) -> str:
     return f"a {type(value).__name__}" if isinstance(value, list | tuple) else repr(value)
 
 
-def require_column(what: str, given: Any) -> None:
-    """`InvalidArgument` unless an argument, which ``what`` names, is a column or the name of one."""
+def require_column(what: str, given: Any, taken: str = "the name of a column, or a Column") -> None:
+    """`InvalidArgument` unless a call, which ``what`` names, got a Column or a text for what it takes."""
     if not isinstance(given, Column | str):
-        raise InvalidArgument(f"{what} got {got(given)}; it takes the name of a column, or a Column")
+        raise InvalidArgument(f"{what} got {got(given)}; it takes {taken}")
 
 
 def text_of(column: Column | str) -> str:

@@ -52,7 +52,7 @@ def matching_where(of: Column, results: DataFrame, conditions: Sequence[Conditio
 
 def _checked(results: DataFrame, each: Condition) -> Column:
     """The condition as a column, which must be true or false."""
-    require_column("when()", each.condition)
+    require_column("when()", each.condition, "a condition: a Column, or SQL such as 'n >= 5'")
     condition = F.expr(each.condition) if isinstance(each.condition, str) else each.condition
     kind = results.select(condition).schema.fields[0].dataType
     if not isinstance(kind, T.BooleanType):

@@ -199,7 +199,9 @@ def require_supported(kind: T.DataType, what: str) -> None:
                 f"{what} is a {kind.simpleString()}; only binary collation is supported. Use collate({what}, 'UTF8_BINARY')"
             )
     elif isinstance(kind, T.NullType):
-        raise UnsupportedType(f"{what} is NULL without a type; cast it to the type that it is to have")
+        raise UnsupportedType(
+            f"{what} has a part without a type (NULL, or an empty array); cast it to the type it is to have"
+        )
     elif not isinstance(kind, _PLAIN) and kind.typeName() != "time":
         raise UnsupportedType(
             f"{what} is a {kind.simpleString()}, which forebay cannot keep in state; convert it first, for example with "

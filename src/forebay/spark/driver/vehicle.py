@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 def run(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[str, ...] = ()) -> DataFrame:
     """The results of an operator over a stream, or over a batch DataFrame; ``conditions`` are shown with it."""
-    with _sent():
+    with _telling_what_cannot_be_sent():
         return remember((_stream if df.isStreaming else _batch)(df, bound, conf, conditions), df, bound)
 
 
 def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
     """The results of a buffer that keeps nothing from one micro-batch to the next: no shuffle, and no state."""
     read = [*bound.plan.packed.names]
-    with _sent():
+    with _telling_what_cannot_be_sent():
         buffered = stages.buffer(Shipped(bound.plan))
         results = df.select(*bound.projection).select(*read).mapInArrow(buffered, _by_place(bound.schema))
     times = {field.name: field.metadata for field in df.schema.fields if WATERMARK in field.metadata}
@@ -52,13 +52,14 @@ def run_within_tasks(df: DataFrame, bound: BoundOperator) -> DataFrame:
 
 
 @contextlib.contextmanager
-def _sent() -> Iterator[None]:
-    """What workers are to run is pickled, with the functions of the user."""
+def _telling_what_cannot_be_sent() -> Iterator[None]:
+    """`InvalidArgument` in place of the `PicklingError` for a function that workers are to be sent."""
     try:
         yield
     except PicklingError as error:
+        told = str(error).rstrip(".")
         raise InvalidArgument(
-            f"a function of the query cannot be sent to Python workers: {error}. What it uses goes with it, so make locks, "
+            f"a function of the query cannot be sent to Python workers: {told}. What it uses goes with it, so make locks, "
             "connections and sessions inside of it."
         ) from error
 
