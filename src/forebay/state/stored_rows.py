@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from forebay.cutting import cuts
 from forebay.engine.row_join import INSTANT, ROW
 from forebay.engine.stored_form import StoredForm, unified
 from forebay.state import layout as layouts
@@ -136,8 +137,9 @@ class StoredRows:
         live = store.index.live()
         store.form = StoredForm(unified(store.schemas))
         sizes = store.bytes_of(live)
-        parts, large = np.cumsum(sizes) // _READ_BYTES, sizes >= _READ_BYTES
-        found = np.split(live, np.flatnonzero((np.diff(parts) > 0) | large[1:] | large[:-1]) + 1) if len(live) else []
+        large = sizes >= _READ_BYTES  # each is read by itself
+        bounds = np.union1d(cuts(sizes, _READ_BYTES), np.flatnonzero(large[1:] | large[:-1]) + 1)
+        found = np.split(live, bounds) if len(live) else []
         for rows in itertools.chain.from_iterable(_rows_of(store, slots) for slots in found):
             joined = ROW in rows.columns
             if joined:
