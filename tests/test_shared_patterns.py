@@ -49,6 +49,8 @@ from forebay.windows import (
 )
 
 OPTIONS = Options(1 << 20, max_space_amplification=1.1)
+
+
 INSTANTS = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 COUNT = BoundAggregate("n", "count", (), (), pa.int64())
@@ -223,6 +225,11 @@ class Shared:
         open_stores._open, open_stores._sizes = self.kept.setdefault(worker, ({}, {}))
 
 
+def all_needed(lasts):
+    """All slices are needed."""
+    return np.ones(len(lasts), bool)
+
+
 def require_known_sizes(instance):
     """Windows are loaded a few at a time by the sizes of their events, wherever references to these are."""
     for holder in instance._stores.holders:
@@ -235,10 +242,11 @@ def require_exact_references(instance):
     """What is counted of references is what there is."""
     stores = instance._stores
     found = np.concatenate([np.empty(0, np.int64), *(holder.references for holder in stores.holders)])
-    counted = {each.number: (each.references, each.live) for each in stores.events.slices if each.references}
+    slices = stores.events.slices[stores.events.slices["references"] > 0]
+    counted = {number: counts for number, *counts in slices[["number", "references", "live"]].tolist()}
     numbers, places, counts = np.unique(event_references.numbers(found), return_inverse=True, return_counts=True)
     sizes = np.bincount(places, stores.events.sizes_of(found)).astype(int)
-    assert counted == dict(zip(numbers.tolist(), zip(counts.tolist(), sizes.tolist(), strict=True), strict=True))
+    assert counted == dict(zip(numbers.tolist(), map(list, zip(counts.tolist(), sizes.tolist(), strict=True)), strict=True))
     if len(found):
         stores.events.take(found, ["k0"])  # all of them lead to an event
 
@@ -575,7 +583,7 @@ def test_events_are_read_from_the_extents_that_have_them(tmp_path, monkeypatch):
         texts = [f"{number} {'x' * 20_000}" for _ in range(20)]
         references.append(events.append(np.arange(20) + 20 * number, pa.record_batch({"a": texts})))
         events.retain(references[-1])
-        events.write(lambda each: True, 1, lambda: np.concatenate(references))
+        events.write(all_needed, 1, lambda: np.concatenate(references))
         log.commit(None, Counters())
     assert len(events.slices) == 1
 
@@ -594,7 +602,7 @@ def test_slices_that_an_earlier_release_has_numbered_beyond_what_references_have
     log = ExtentLog(tmp_path, None, OPTIONS)
     events = EventLog(tmp_path, log, AlignedWindows(10, 10), OPTIONS)
     events.append(np.arange(30), pa.record_batch({"a": np.arange(30)}))
-    events.write(lambda each: True, 1, lambda: np.empty(0, np.int64))
+    events.write(all_needed, 1, lambda: np.empty(0, np.int64))
     version = log.commit(None, Counters())
     monkeypatch.setattr(event_references, "NUMBERS", 2)
     with pytest.raises(LayoutChanged, match="have numbers from 2 on"):
@@ -618,28 +626,28 @@ def test_a_batch_with_events_of_many_slices_stays_whole(tmp_path, monkeypatch, s
     assert min(appended) >= 18
     references = np.concatenate(found)
     assert len(np.unique(event_references.places(references))) == 2700
-    assert sum(each.events for each in events.slices) == 2700
+    assert events.slices["events"].sum() == 2700
     events.retain(references)
-    events.write(lambda each: True, 1, lambda: references)
+    events.write(all_needed, 1, lambda: references)
     again = EventLog(tmp_path, ExtentLog(tmp_path, log.commit(None, Counters()), OPTIONS), slicing, OPTIONS)
     assert again.take(references, ["a"])["a"].to_list() == list(range(2700))
-    for each in again.slices:
-        times = np.concatenate([batch["at"].to_numpy() for batch in again.rows(each.number)])
-        assert (each.first, each.last, each.events) == (times.min(), times.max(), len(times))
-        assert slicing is None or set(slicing.slice_starts(times)) == {each.start}
+    for number, start, *told in again.slices[["number", "start", "first", "last", "events"]].tolist():
+        times = np.concatenate([batch["at"].to_numpy() for batch in again.rows(number)])
+        assert told == [times.min(), times.max(), len(times)]
+        assert slicing is None or set(slicing.slice_starts(times)) == {start}
 
 
 def test_a_slice_that_has_as_many_events_as_can_be_numbered_gets_another_beside_it(tmp_path):
     log = ExtentLog(tmp_path, None, OPTIONS)
     events = EventLog(tmp_path, log, AlignedWindows(1000, 1000), OPTIONS)
     first = events.append(np.array([1, 2]), pa.record_batch({"a": [1, 2]}))
-    events.slices[0].events = (1 << 32) - 2  # as after so many
+    events.slices["events"] = (1 << 32) - 2  # as after so many
     full = events.append(np.array([3, 4]), pa.record_batch({"a": [3, 4]}))
     more = events.append(np.array([5, 6]), pa.record_batch({"a": [5, 6]}))
     references = np.concatenate([first, full, more])
     assert event_references.numbers(references).tolist() == [0, 0, 0, 0, 1, 1]
     events.retain(references)
-    events.write(lambda each: True, 1, lambda: references)
+    events.write(all_needed, 1, lambda: references)
     version = log.commit(None, Counters())
     again = EventLog(tmp_path, ExtentLog(tmp_path, version, OPTIONS), AlignedWindows(1000, 1000), OPTIONS)
     last = again.append(np.array([7]), pa.record_batch({"a": [7]}))

@@ -6,16 +6,17 @@ import pytest
 
 from forebay.store import event_references, events
 from forebay.store.event_references import BYTES, widths_of
+from forebay.store.event_slices import EventSlices
 from forebay.store.events import EVENT, EventLog
 from forebay.store.extent_log import ExtentLog
-from forebay.store.manifest import UNWEIGHED_SLICES, Counters
+from forebay.store.manifest import SLICES, UNWEIGHED_SLICES, Counters
 from forebay.store.options import Options
 from forebay.store.references import ReferenceStore
 from forebay.store.unaligned import SLOT, UnalignedStore
 
 NARROW, WIDE = 20, 50_000
 OPTIONS = Options(16 << 20)
-NEW = ("size", "live", "released", "unknown")
+NEW = ["size", "live", "released", "unknown"]
 """What earlier releases did not write of slices."""
 
 
@@ -45,7 +46,7 @@ class Windows:
 
     def commit(self):
         self.store.commit()
-        self.events.write(lambda each: False, 1, lambda: self.store.references)
+        self.events.write(lambda lasts: np.zeros(len(lasts), bool), 1, lambda: self.store.references)
         self.log.compact(OPTIONS.max_space_amplification)
         self.version = self.log.commit(None, Counters())
         self.log.close()
@@ -86,7 +87,8 @@ def test_no_more_events_are_loaded_than_there_is_room_for(windows):
         store.remove(part)
     assert len(found) == len(due) == len(set(found)) == 30 * 2020
     assert max(loaded) < 1.3 * OPTIONS.load_bytes
-    assert not any(each.references or each.live for each in windows.events.slices)
+    assert not windows.events.slices["references"].any()
+    assert not windows.events.slices["live"].any()
 
 
 def test_references_are_read_once_when_windows_fire(windows, monkeypatch):
@@ -125,25 +127,26 @@ def test_all_references_are_not_read_for_nothing(windows, monkeypatch):
 def test_slices_whose_sizes_are_not_known_are_taken_for_even(tmp_path, monkeypatch):
     """As earlier releases have written them. They lose dead events, too, and new ones go on in them."""
     with monkeypatch.context() as earlier:
-        columns = [name for name in events._NUMBERS_OF_SLICE if name not in NEW]
-        earlier.setattr(events, "_NUMBERS_OF_SLICE", columns)
+        to_batch = EventSlices.to_batch
+        earlier.setattr(EventSlices, "to_batch", lambda slices: to_batch(slices).drop_columns(NEW))
         earlier.setattr(events, "SLICES", UNWEIGHED_SLICES)
-        earlier.setattr(events, "_ROW", lambda each: (*(getattr(each, name) for name in columns), each.columns))
+        earlier.setattr(events, "UNWEIGHED_SLICES", SLICES)
         earlier.setattr(event_references, "widths_of", lambda batch: np.zeros(batch.num_rows, np.int64))
         windows = Windows(tmp_path)
         windows.append(0, np.full(2000, 2000), np.arange(2000))
         windows.commit()
+    windows.open()
     (each,) = windows.events.slices
-    assert (each.events, each.references, each.released) == (2000, 2000, -1)
-    assert each.size == each.live == 2000 * each.unknown == pytest.approx(2000 * 2000, rel=0.1)
-    assert windows.store.bytes_of(windows.store.index.live()).tolist() == [each.unknown] * 2000
+    assert each[["events", "references", "released"]].tolist() == (2000, 2000, -1)
+    assert each["size"] == each["live"] == 2000 * each["unknown"] == pytest.approx(2000 * 2000, rel=0.1)
+    assert windows.store.bytes_of(windows.store.index.live()).tolist() == [each["unknown"]] * 2000
     windows.append(2000, np.full(40, WIDE), np.full(40, 10**9))
     windows.commit()
     windows.fire(1500)
     windows.commit()
     (each,) = windows.events.slices
     slots = windows.store.index.live()
-    assert each.size == each.live == windows.store.bytes_of(slots).sum()
+    assert each["size"] == each["live"] == windows.store.bytes_of(slots).sum()
     assert windows.log.disk_bytes < 1.5 * (499 * 2000 + 40 * WIDE)
     assert sorted(windows.store.get(slots)["n"]) == list(range(1501, 2040))
 

@@ -134,7 +134,7 @@ class AlignedInstance:
         most = min(self._store.window_bytes, _TOGETHER_BYTES) if tumbling else self._store.window_bytes
         begins, ends = np.searchsorted(slices, due), np.searchsorted(slices, np.array(due) + self._windows.size)
         slices, begins, ends = slices[begins[0] : ends[-1]], begins - begins[0], ends - begins[0]
-        sizes = np.cumsum([0, *(self._store.bytes_of([start]) for start in slices.tolist())])
+        sizes = np.cumsum(np.append(0, self._store.sizes_of(slices)))
         together: list[int] = []
         size = 0
         for start, more in zip(due, (sizes[ends] - sizes[begins]).tolist(), strict=True):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.access_patterns import Pattern
@@ -23,7 +22,7 @@ from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.store import open_stores
 from forebay.store.aligned_events import AlignedEvents
 from forebay.store.event_references import References
-from forebay.store.events import EVENT, EventSlice
+from forebay.store.events import EVENT, Mask
 from forebay.store.filenames import Version
 from forebay.store.identity import identities
 from forebay.store.manifest import Counters
@@ -45,8 +44,6 @@ from forebay.windows import (
     Times,
     bound_of,
 )
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -202,9 +199,10 @@ class SharedInstance:
         self._committed = True
         return version
 
-    def _needed(self, each: EventSlice) -> bool:
-        """Whether some aligned window that has not fired has events of a slice."""
-        return any(running.seen.needs(each.last) for running in self._running if isinstance(running.seen, AlignedEvents))
+    def _needed(self, lasts: Times) -> Mask:
+        """Whether some aligned window that has not fired has events of slices whose last events are of these times."""
+        aligned = [each.seen for each in self._running if isinstance(each.seen, AlignedEvents)]
+        return reduce(np.logical_or, [seen.needs(lasts) for seen in aligned], np.zeros(len(lasts), np.bool_))
 
     @property
     def due(self) -> int:

@@ -23,7 +23,7 @@ from forebay.store.aligned import AlignedStore
 from forebay.store.aligned_events import AlignedEvents
 from forebay.store.archive import Archive
 from forebay.store.disk import Disk
-from forebay.store.events import EVENT, ORDINAL, EventLog, EventSlice
+from forebay.store.events import EVENT, ORDINAL, EventLog, Mask
 from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
 from forebay.store.form import Form
@@ -31,7 +31,7 @@ from forebay.store.manifest import Counters, Manifest
 from forebay.store.metrics import Metrics
 from forebay.store.references import ReferenceStore
 from forebay.store.unaligned import UnalignedStore
-from forebay.windows import TIME, AlignedWindows, CountWindows, Preceding, SessionWindows
+from forebay.windows import TIME, AlignedWindows, CountWindows, Preceding, SessionWindows, Times
 
 
 def slicing_of(windows: list[AlignedWindows]) -> AlignedWindows | None:
@@ -142,7 +142,7 @@ class SharedStores:
         fire.
         """
         plan = member.plan
-        if _part(member) in self.base.parts or not self.events.slices:
+        if _part(member) in self.base.parts or not len(self.events.slices):
             return False
         if isinstance(plan.windows, AlignedWindows) and plan.pattern is not Pattern.RMW:
             return False
@@ -160,9 +160,7 @@ class SharedStores:
         """Those that have references."""
         return [store for store in self._own.values() if isinstance(store, ReferenceStore)]
 
-    def commit(
-        self, needed: Callable[[EventSlice], bool], fired_until: int, counters: Counters, batch: int | None
-    ) -> Version:
+    def commit(self, needed: Callable[[Times], Mask], fired_until: int, counters: Counters, batch: int | None) -> Version:
         """Make what the stores hold the next version."""
         holders = self.holders
         self.events.write(needed, len(holders), lambda: np.concatenate([holder.references for holder in holders]))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -45,7 +46,7 @@ class SliceStore(Protocol):
     def metrics(self) -> Metrics: ...
     def append_slices(self, batch: pa.RecordBatch, starts: Times, begins: Times, ends: Times) -> None: ...
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]: ...
-    def bytes_of(self, slices: Iterable[int]) -> int: ...
+    def sizes_of(self, slices: Times) -> npt.NDArray[np.int64]: ...
     def drop(self, slices: Sequence[int]) -> None: ...
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version: ...
     def close(self) -> None: ...
@@ -153,12 +154,13 @@ class AlignedStore:
         Rows of one key are in one partition, in order of arrival within each slice.
         """
         batches = ((start, batch) for start in slices for batch in self.rows(start))
-        yield from partitions_of(batches, self._keys, self.bytes_of(slices), self.window_bytes, self.directory)
+        size = int(self.sizes_of(np.array(slices, np.int64)).sum())
+        yield from partitions_of(batches, self._keys, size, self.window_bytes, self.directory)
 
-    def bytes_of(self, slices: Iterable[int]) -> int:
-        """Size of the rows of some slices, on disk and in the write buffer."""
-        slices = list(slices)
-        return self._log.bytes_of(slices) + int(self._buffer.bytes_of(slices))
+    def sizes_of(self, slices: Times) -> npt.NDArray[np.int64]:
+        """Size of the rows of each of some slices, on disk and in the write buffer."""
+        on_disk = np.array([self._log.bytes_of([start]) for start in slices.tolist()], np.int64)
+        return on_disk + self._buffer.sizes_of(slices).astype(np.int64)
 
     @property
     def window_bytes(self) -> int:

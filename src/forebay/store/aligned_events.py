@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from forebay.store.events import EventLog
+from forebay.store.event_slices import Integers
+from forebay.store.events import EventLog, Mask
 from forebay.store.extent_log import LogPart
 from forebay.store.filenames import Version
 from forebay.store.manifest import Counters, Manifest
@@ -52,7 +53,7 @@ class AlignedEvents:
         self._events, self._log, self._windows = events, log, windows
         self._columns, self._keys, self._options = list(columns), list(keys), options
         self._open_from = windows.open_from(fired_until)
-        self._found: tuple[int, dict[int, list[int]]] = (-1, {})
+        self._found: tuple[int, Times, Integers] = (-1, np.empty(0, np.int64), np.empty(0, np.int64))
         self._straddling: dict[int, tuple[int, Times]] = {}
         self._counts = Metrics()
 
@@ -64,23 +65,27 @@ class AlignedEvents:
     @property
     def slices(self) -> Times:
         """Starts of the pattern's slices that have events which some window needs that has not fired, ascending."""
-        return np.array(list(self._numbers), dtype=np.int64)
+        return np.unique(self._lying[0])
 
     @property
-    def _numbers(self) -> dict[int, list[int]]:
-        """By the pattern's slices, ascending, the slices of the event log that have events in them."""
-        changes, found = self._found
+    def _lying(self) -> tuple[Times, Integers]:
+        """Starts of the pattern's slices, ascending, and with each a slice of the log that has some of its events."""
+        changes, starts, numbers = self._found
         if changes != self._events.changes:
-            needed = [each for each in self._events.slices if self.needs(each.last)]
-            times = np.array([(each.first, each.last) for each in needed], np.int64).reshape(-1, 2)
-            found = {}
-            for each, (first, last) in zip(needed, self._windows.slice_starts(times).tolist(), strict=True):
-                for start in [first] if first == last else self._starts(each.number, each.events).tolist():
-                    if self.needs(start):
-                        found.setdefault(start, []).append(each.number)
-            found = dict(sorted(found.items()))
-            self._found = self._events.changes, found
-        return found
+            slices = self._events.slices
+            slices = slices[self.needs(slices["last"])]
+            first, last = (self._windows.slice_starts(slices[name]) for name in ("first", "last"))
+            apart, lengths = np.flatnonzero(first != last), np.ones(len(slices), np.int64)
+            several = [self._starts(int(each["number"]), int(each["events"])) for each in slices[apart]]
+            lengths[apart] = [len(own) for own in several]
+            starts, begins = np.repeat(first, lengths), np.cumsum(lengths) - lengths
+            for begin, own in zip(begins[apart].tolist(), several, strict=True):
+                starts[begin : begin + len(own)] = own
+            order = np.argsort(starts, kind="stable")
+            starts, numbers = starts[order], np.repeat(slices["number"], lengths)[order]
+        begin = np.searchsorted(starts, self._open_from)
+        self._found = self._events.changes, starts[begin:], numbers[begin:]
+        return self._found[1:]
 
     def _starts(self, number: int, events: int) -> Times:
         """The pattern's slices that have events of a slice of the log that is in several of them."""
@@ -90,9 +95,9 @@ class AlignedEvents:
             known = self._straddling[number] = events, np.unique(np.concatenate(own))
         return known[1]
 
-    def needs(self, time: int) -> bool:
-        """Whether some window over an instant has not fired."""
-        return time >= self._open_from
+    def needs(self, times: Times) -> Mask:
+        """Whether some window over each instant has not fired."""
+        return times >= self._open_from
 
     def append_slices(self, batch: pa.RecordBatch, starts: Times, begins: Times, ends: Times) -> None:
         """Nothing: events are in the event log before their patterns see them."""
@@ -100,24 +105,35 @@ class AlignedEvents:
     def get_window(self, slices: Sequence[int]) -> Iterator[pl.DataFrame]:
         """The events of some slices, as `forebay.store.aligned.AlignedStore.get_window` gives rows."""
         batches = ((start, batch) for start in slices for batch in self._rows(start))
-        directory = self._events.directory
-        for part in partitions_of(batches, self._keys, self.bytes_of(slices), self.window_bytes, directory):
+        size, directory = int(self._events.sizes_of_slices(self._numbers(slices)).sum()), self._events.directory
+        for part in partitions_of(batches, self._keys, size, self.window_bytes, directory):
             self._counts.reads += part.height
             yield part
 
     def _rows(self, start: int) -> Iterator[pa.RecordBatch]:
         length = self._windows.slice_length
-        for number in self._numbers.get(start, ()):
+        for number in self._numbers([start]).tolist():
             for batch in self._events.rows(number):
                 times = batch[TIME].to_numpy()
                 inside = (times >= start) & (times < start + length)
                 own = batch.select(self._columns)
                 yield own if inside.all() else own.filter(pa.array(inside))
 
-    def bytes_of(self, slices: Iterable[int]) -> int:
-        """Size of the events of some slices."""
-        numbers = self._numbers
-        return self._events.bytes_of({number for start in slices for number in numbers.get(start, ())})
+    def _numbers(self, slices: Sequence[int]) -> Integers:
+        """The slices of the log that have events of some slices."""
+        starts, numbers = self._lying
+        if len(slices) == 1:
+            begin, end = np.searchsorted(starts, [slices[0], slices[0] + 1])
+            return numbers[begin:end]
+        return np.unique(numbers[np.isin(starts, slices)])
+
+    def sizes_of(self, slices: Times) -> Integers:
+        """Size of the events of each of some slices; those of a slice of the log that is in several are counted in each."""
+        starts, numbers = self._lying
+        known, places = np.unique(numbers, return_inverse=True)
+        sizes = np.cumsum(np.append(0, self._events.sizes_of_slices(known)[places]))
+        begins, ends = np.searchsorted(starts, slices), np.searchsorted(starts, slices, side="right")
+        return sizes[ends] - sizes[begins]
 
     @property
     def window_bytes(self) -> int:
@@ -129,9 +145,6 @@ class AlignedEvents:
         if slices:
             last = int(self._windows.last_window(np.array(slices[-1:]))[0])
             self._open_from = max(self._open_from, last + self._windows.slide)
-            _, found = self._found
-            while found and not self.needs(first := next(iter(found))):
-                del found[first]
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Have these counters in the next version of the whole log; that version."""

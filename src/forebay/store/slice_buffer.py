@@ -84,10 +84,12 @@ class SliceBuffer:
         for start, begin, end in zip(starts.tolist(), begins, np.append(begins, len(runs.starts))[1:], strict=True):
             yield start, self._rows_of(runs, begin, end)
 
-    def bytes_of(self, slices: Iterable[int]) -> float:
-        """About how many bytes slices have: as many as other rows of the batches in which theirs are."""
+    def sizes_of(self, slices: Times) -> npt.NDArray[np.float64]:
+        """About how many bytes each of some slices has: as many as other rows of the batches in which its rows are."""
         runs = self._sorted()
-        return self._size(runs.where(np.isin(runs.starts, np.fromiter(slices, np.int64))))
+        sizes = np.append(0, np.cumsum(self._sizes(runs)))
+        begins, ends = (np.searchsorted(runs.starts, slices, side=side) for side in ("left", "right"))
+        return sizes[ends] - sizes[begins]
 
     def drop(self, slices: Iterable[int]) -> None:
         """Forget slices."""
@@ -101,16 +103,14 @@ class SliceBuffer:
 
     def _count(self, runs: Runs, sign: int) -> None:
         self.rows += sign * int((runs.ends - runs.begins).sum())
-        self.nbytes += sign * self._size(runs)
+        self.nbytes += sign * float(self._sizes(runs).sum())
 
-    def _size(self, runs: Runs) -> float:
-        """About how many bytes runs have, and what is noted of them."""
-        rows = np.bincount(runs.batches, runs.ends - runs.begins)
-        sizes = [
-            rows[number] * self._batches[number].nbytes / max(1, self._batches[number].num_rows)
-            for number in np.flatnonzero(rows).tolist()
-        ]
-        return float(sum(sizes)) + sum(column.itemsize for column in runs) * len(runs.starts)
+    def _sizes(self, runs: Runs) -> npt.NDArray[np.float64]:
+        """About how many bytes each run has, and what is noted of it."""
+        numbers, places = np.unique(runs.batches, return_inverse=True)
+        batches = [self._batches[number] for number in numbers.tolist()]
+        of_a_row = np.array([batch.nbytes / max(1, batch.num_rows) for batch in batches])
+        return (runs.ends - runs.begins) * of_a_row[places] + sum(column.itemsize for column in runs)
 
     def _sorted(self) -> Runs:
         """All runs by slice, those of a slice in order of arrival."""

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from forebay.cutting import together
@@ -84,7 +85,7 @@ class SliceTable:
 
     def take(self, start: int) -> dict[Any, list[Any]] | None:
         """All of a slice, which goes; None if there is nothing, or if the store has some of it."""
-        if self._store.bytes_of([start]):
+        if self._store.sizes_of(np.array([start])).any():
             return None
         return self._drop(start)
 
