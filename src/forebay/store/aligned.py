@@ -200,7 +200,7 @@ class AlignedStore:
         """What the store has done since it was opened."""
         counts = self._counts
         self._log.count_into(counts)
-        counts.live_bytes = self._log.bytes_of(self._log.groups.tolist())
+        counts.live_bytes = self._log.bytes
         counts.memory_bytes = int(self._buffer.nbytes)
         return counts
 

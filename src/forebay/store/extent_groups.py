@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from forebay.store import paging
+from forebay.store.extent_map import ExtentMap
 from forebay.store.manifest import Manifest
 from forebay.store.segment import Extent
 from forebay.store.segment_reader import Steps, side_by_side
@@ -28,29 +29,31 @@ class Groups:
 
     Parameters
     ----------
-    extents : dict
-        The extents of each group, in order of arrival.
+    extents : ExtentMap
+        Where they lie.
     segments : Segments
         The files in which they lie.
     part : str
         The name of the part that the groups are in; "" is the log itself.
     """
 
-    def __init__(self, extents: dict[int, list[Extent]], segments: Segments, part: str = "") -> None:
+    def __init__(self, extents: ExtentMap, segments: Segments, part: str = "") -> None:
         self._extents, self._segments, self._part = extents, segments, part
 
     def at(self, manifest: Manifest) -> Groups:
         """The groups as they were in another version of the same log."""
-        extents: dict[int, list[Extent]] = {}
-        for extent in manifest.extents:
-            if extent.part == self._part:
-                extents.setdefault(extent.group, []).append(extent)
-        return Groups(extents, self._segments, self._part)
+        extents = (extent for extent in manifest.extents if extent.part == self._part)
+        return Groups(ExtentMap(extents), self._segments, self._part)
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:
         """The groups that have rows, ascending."""
-        return np.array(sorted(self._extents), dtype=np.int64)
+        return self._extents.groups
+
+    @property
+    def bytes(self) -> int:
+        """Size on disk of the rows of all groups."""
+        return self._extents.bytes
 
     def bytes_of(self, groups: Iterable[int]) -> int:
         """Size on disk of the rows of ``groups``."""
@@ -62,7 +65,7 @@ class Groups:
 
     def extents_of(self, groups: Iterable[int]) -> list[Extent]:
         """Where the rows of ``groups`` lie, by group and in order of arrival."""
-        return [extent for group in groups for extent in self._extents.get(group, ())]
+        return [extent for group in groups for extent in self._extents.of(group)]
 
     def schemas_of(self, groups: Iterable[int]) -> list[pa.Schema]:
         """The different columns that rows of some groups have, as forms of the query have written them."""
@@ -70,15 +73,15 @@ class Groups:
 
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""
-        self._extents.setdefault(group, []).append(self._segments.write(group, batch, self._part))
+        self._extents.add(self._segments.write(group, batch, self._part))
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, extent by extent, in order of arrival."""
-        yield from self._segments.read(self._extents.get(group, []))
+        yield from self._segments.read(self._extents.of(group))
 
     def read_where(self, group: int, wanted: Callable[[Extent], bool]) -> Iterator[tuple[Extent, pa.RecordBatch]]:
         """The rows of some extents of a group, in order of arrival; an extent is asked for when its turn has come."""
-        for extent in self._extents.get(group, []):
+        for extent in self._extents.of(group):
             if wanted(extent):
                 for batch in self._segments.read([extent]):
                     yield extent, batch
@@ -94,7 +97,7 @@ class Groups:
         return side_by_side(self._take(group, rows) for group, rows in wanted)
 
     def _take(self, group: int, rows: npt.NDArray[np.int64]) -> Steps:
-        (extent,) = self._extents[group]
+        (extent,) = self._extents.of(group)
         return self._segments.reader_of(extent).take(extent, rows)
 
     def combine(self, group: int, combine: Combine, combine_bytes: int) -> None:
@@ -104,19 +107,19 @@ class Groups:
         row is rewritten at most once each time its extent doubles. Extents of ``combine_bytes`` and more stay as they are,
         and at most twice as much becomes one.
         """
-        extents = self._extents.get(group, [])
+        extents = self._extents.of(group)
         if len(extents) <= MAX_EXTENTS:
             return
         first = joining([extent.length for extent in extents], combine_bytes)
         if len(extents) - first > 1:
             batch = combine(list(self._segments.read(extents[first:])))
-            del extents[first:]
+            self._extents.put(group, extents[:first])
             self.append(group, batch)
 
     def replace(self, group: int, batches: Iterable[pa.RecordBatch]) -> None:
         """Have rows in place of those of a group, which the first of them is made of as a whole: they are merged."""
         written = [self._segments.write(group, batch, self._part)._replace(merged=True) for batch in batches]
-        self._extents[group] = written
+        self._extents.put(group, written)
 
     def merged_bytes(self, group: int) -> int:
         """Size on disk of those rows of a group that were merged as a whole."""
@@ -125,7 +128,7 @@ class Groups:
     def drop(self, groups: Iterable[int]) -> None:
         """Forget groups; their files go when no kept version names them."""
         for group in groups:
-            self._extents.pop(group, None)
+            self._extents.put(group, ())
 
 
 def joining(sizes: list[int], largest: int) -> int:

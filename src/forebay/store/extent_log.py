@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -22,6 +23,7 @@ from forebay.store.archive import Archive
 from forebay.store.collection import collectable
 from forebay.store.disk import LOCAL, Disk
 from forebay.store.extent_groups import Groups, joining
+from forebay.store.extent_map import ExtentMap
 from forebay.store.filenames import Version
 from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
@@ -73,11 +75,11 @@ class ExtentLog(Groups):
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
         self.base = base = self._read(version, manifests.read) if version else Manifest(secret=new_secret())
         fetch = self._fetch if archive else None
-        super().__init__({}, Segments(directory, disk, base.version, base.segments, fetch))
-        self._parts: dict[str, dict[int, list[Extent]]] = {"": self._extents, **{name: {} for name in base.parts}}
+        super().__init__(ExtentMap(), Segments(directory, disk, base.version, base.segments, fetch))
+        self._parts = {"": self._extents, **{name: ExtentMap() for name in base.parts}}
         self._counters = dict(base.parts)
         for extent in base.extents:
-            self._parts[extent.part].setdefault(extent.group, []).append(extent)
+            self._parts[extent.part].add(extent)
         self.zero_copy_bytes = self.uploaded_bytes = 0
         self.upload_seconds = 0.0
 
@@ -98,7 +100,7 @@ class ExtentLog(Groups):
     def part(self, name: str) -> LogPart:
         """The part of a store that shares the versions of this log; a new one is empty."""
         self._counters.setdefault(name, Counters())
-        return LogPart(self, name, self._parts.setdefault(name, {}))
+        return LogPart(self, name, self._parts.setdefault(name, ExtentMap()))
 
     def drop_part(self, name: str) -> None:
         """Forget a part with all its groups."""
@@ -107,7 +109,7 @@ class ExtentLog(Groups):
     @property
     def disk_bytes(self) -> int:
         """Size of the segments that have live extents."""
-        return self._segments.bytes_of({extent.segment for extent in self._live()})
+        return self._segments.bytes_of(self._live())
 
     def compact(self, max_space_amplification: float) -> bool:
         """Move the live extents of the emptiest segments, until the files are so few times as large as what is live.
@@ -116,28 +118,28 @@ class ExtentLog(Groups):
         checksums. Gives whether anything moved.
         """
         self._segments.seal()
-        by_segment: dict[str, list[Extent]] = {}
-        for extent in self._live():
-            by_segment.setdefault(extent.segment, []).append(extent)
-        live = {name: sum(extent.length for extent in extents) for name, extents in by_segment.items()}
+        live = self._live()
         segments = [self._segments.known[name] for name in live]
         sizes = {segment.name: segment.size for segment in segments}
         wanted = dict.fromkeys((*_emptiest(sizes, live, max_space_amplification), *_youngest(segments)))
-        moved: dict[Extent, Extent] = {}
-        for name in wanted:
-            moved |= self._segments.move(by_segment[name])
-            self.zero_copy_bytes += live[name]
-        if moved:
-            for groups in self._parts.values():
-                for group, extents in groups.items():
-                    groups[group] = [moved.get(extent, extent) for extent in extents]
-        return bool(moved)
+        if not wanted:
+            return False
+        self.zero_copy_bytes += sum(live[name] for name in wanted)
+        lying: dict[str, list[Extent]] = {name: [] for name in wanted}
+        for extent in self._all():
+            if extent.segment in lying:
+                lying[extent.segment].append(extent)
+        for extents in lying.values():
+            moved = self._segments.move(extents)
+            for part in {extent.part for extent in extents}:
+                self._parts[part].moved({old: new for old, new in moved.items() if old.part == part})
+        return True
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Make what the log holds now the next version, durable when this returns; the log goes on from there."""
         segments = self._segments
         segments.seal()
-        live = {extent.segment for extent in self._live()}
+        live = self._live().keys()
         kept = self._kept()
         manifest = Manifest(
             version=segments.next,
@@ -148,7 +150,7 @@ class ExtentLog(Groups):
             batch=batch,
             secret=self.base.secret,
             segments={name: segment for name, segment in segments.known.items() if name in live},
-            extents=tuple(self._live()),
+            extents=tuple(self._all()),
             parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
@@ -186,10 +188,16 @@ class ExtentLog(Groups):
         self._segments.abandon()
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
 
-    def _live(self) -> Iterator[Extent]:
-        for groups in self._parts.values():
-            for group in sorted(groups):
-                yield from groups[group]
+    def _all(self) -> Iterator[Extent]:
+        for extents in self._parts.values():
+            yield from extents
+
+    def _live(self) -> Mapping[str, int]:
+        """Size of the extents in each segment that has any."""
+        live = Counter[str]()
+        for extents in self._parts.values():
+            live.update(extents.live)
+        return live
 
     def _read(self, version: Version, read: Callable[[Path, Version], Read]) -> Read:
         """What is read of the manifest of a version, which is fetched if need be."""
@@ -292,7 +300,7 @@ class LogPart(Groups):
     A store works on it as on a log of its own, but for what is the whole log's business: compaction of files, and commits.
     """
 
-    def __init__(self, log: ExtentLog, name: str, extents: dict[int, list[Extent]]) -> None:
+    def __init__(self, log: ExtentLog, name: str, extents: ExtentMap) -> None:
         super().__init__(extents, log._segments, name)
         self._log = log
 
@@ -305,7 +313,7 @@ class LogPart(Groups):
     @property
     def disk_bytes(self) -> int:
         """Size of its extents: files are the whole log's."""
-        return self.bytes_of(self._extents)
+        return self.bytes
 
     def compact(self, max_space_amplification: float) -> bool:
         """Nothing moves: files are compacted by the whole log."""

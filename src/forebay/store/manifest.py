@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -225,7 +225,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
     if manifest.parts:
         numbers = {name: number for number, name in enumerate(("", *manifest.parts))}
         extents["part"] = [numbers[extent.part] for extent in manifest.extents]
-        parts["parts"] = [{"name": name, "counters": asdict(counters)} for name, counters in manifest.parts.items()]
+        parts["parts"] = [{"name": name, "counters": vars(counters)} for name, counters in manifest.parts.items()]
     return {
         "version": str(manifest.version),
         "history": [str(version) for version in manifest.history],
@@ -233,7 +233,7 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "batch": manifest.batch,
         "fired_until": manifest.fired_until,
         "secret": manifest.secret,
-        "counters": asdict(manifest.counters),
+        "counters": vars(manifest.counters),
         "segments": [_described(segment) for segment in manifest.segments.values()],
         "extents": extents,
         **parts,

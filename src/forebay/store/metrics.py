@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 
 @dataclass
@@ -66,5 +66,4 @@ class Metrics:
         return self.hits / (self.hits + self.misses) if self.hits + self.misses else 1.0
 
     def __add__(self, other: Metrics) -> Metrics:
-        mine = asdict(self)
-        return Metrics(**{name: mine[name] + value for name, value in asdict(other).items()})
+        return Metrics(**{name: getattr(self, name) + value for name, value in vars(other).items()})

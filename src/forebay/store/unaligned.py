@@ -350,7 +350,7 @@ class UnalignedStore:
     @property
     def live_bytes(self) -> int:
         """Bytes on disk of extents, dead rows in them included, and of the indexes."""
-        return int(self._log.bytes_of(self._log.groups.tolist()))
+        return self._log.bytes
 
     @property
     def metrics(self) -> Metrics:

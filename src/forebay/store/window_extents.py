@@ -188,7 +188,7 @@ class WindowExtents:
 
     def _emptiest(self, index: KeyIndex, most: float) -> list[int] | None:
         """Extents with too many dead bytes, the emptiest one last; None if files are not too many times what is live."""
-        size, disk = self._log.bytes_of(self._log.groups.tolist()), self._log.disk_bytes
+        size, disk = self._log.bytes, self._log.disk_bytes
         extents = self._weighed()
         others = size - int(extents.sizes.sum())
         if disk <= max(LEAST_COMPACTED, most * (others + self._live_rows.least_bytes(extents, index.stored_rows))):

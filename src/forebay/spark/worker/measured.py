@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import asdict
 
 from forebay.store.manifest import Counters
 from forebay.store.metrics import Metrics
@@ -19,8 +18,8 @@ def measured(
     committed, in seconds of `time.perf_counter`.
     """
     opening, ingest, fire, commit = (1000 * (end - begin) for begin, end in itertools.pairwise(times))
-    done = {name: value - getattr(before, name) for name, value in asdict(counters).items()}
-    work = {name: value - getattr(store_before, name) for name, value in asdict(store).items()}
+    done = {name: value - getattr(before, name) for name, value in vars(counters).items()}
+    work = {name: value - getattr(store_before, name) for name, value in vars(store).items()}
     return {
         "began": 1000 * (time.time() - (time.perf_counter() - times[0])),
         "rowsIn": done["rows_in"],
