@@ -246,6 +246,19 @@ def test_what_is_before_a_damaged_version_can_be_looked_at(tmp_path):
             instance.at(batch)
 
 
+def test_a_version_that_is_listed_and_not_there_is_not_passed_over(tmp_path):
+    store = store_at(Root(tmp_path))
+    for batch in range(3):
+        put(store, np.arange(10) + 10 * batch)
+        store.commit(batch=batch)
+    newest = max(store.directory.glob("*.manifest"))
+    newest.unlink()
+    newest.symlink_to("nowhere")
+    (operator,) = inspection.operators(Root(tmp_path))
+    with pytest.raises(CorruptState, match="is listed, and is not there"):
+        operator.chosen()
+
+
 def test_a_version_that_was_collected_is_not_taken_for_state_that_is_not_there_yet(tmp_path):
     store = store_at(Root(tmp_path))
     for batch in range(9):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.errors import CorruptState, StateDirectoryError
-from forebay.store import extent_log, filenames, segment_reader
+from forebay.store import extent_log, filenames, manifest, segment_reader
 from forebay.store.collection import collectable
 from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
@@ -209,3 +209,61 @@ def test_parts_have_groups_of_their_own_and_share_versions(tmp_path, monkeypatch
     log = ExtentLog(tmp_path, version, Options())
     assert log.parts == ["right"]
     assert [list(part.read(3)) for part in (log, log.part("right"), log.part("left"))] == [[rows(0)], [rows(2)], []]
+
+
+def committed(directory, version, number):
+    """One more version, in a process that has not written the ones before."""
+    manifest._written.clear()
+    log = ExtentLog(directory, version, Options(retain_versions=3))
+    log.append(number, rows(number))
+    version = log.commit(None, Counters())
+    log.close()
+    return version
+
+
+def test_a_version_that_cannot_be_read_for_once_is_kept(tmp_path, monkeypatch):
+    versions = [None]
+    for number in range(4):
+        versions.append(committed(tmp_path, versions[-1], number))
+    read, older, failed = Path.read_bytes, filenames.manifest(versions[-2]), []
+
+    def failing(path):
+        if path.name == older and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    fifth = committed(tmp_path, versions[-1], 4)
+    assert failed
+    assert ExtentLog(tmp_path, versions[-2], Options()).groups.tolist() == [0, 1, 2]
+    sixth = committed(tmp_path, fifth, 5)
+    kept = {filenames.manifest(version) for version in (versions[-1], fifth, sixth)}
+    assert {path.name for path in tmp_path.glob("*.manifest")} == kept
+
+
+@pytest.mark.parametrize("name", ["stat", "scandir"])
+def test_what_a_directory_does_not_tell_is_an_error_of_ours(tmp_path, monkeypatch, name):
+    first = committed(tmp_path, None, 0)
+    called = getattr(os, name)
+
+    def failing(path, *args, **how):
+        if str(path).startswith(str(tmp_path)) and not str(path).endswith(".arrow"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return called(path, *args, **how)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, name, failing)
+        with pytest.raises(StateDirectoryError, match="Input/output error"):
+            committed(tmp_path, first, 1)
+    second = committed(tmp_path, first, 1)
+    assert ExtentLog(tmp_path, second, Options()).groups.tolist() == [0, 1]
+
+
+def test_a_directory_in_the_place_of_an_old_file_is_left_alone(tmp_path):
+    stray = tmp_path / filenames.segment(Version(1, "0badf00d"), 0)
+    stray.mkdir()
+    version = None
+    for number in range(5):
+        version = committed(tmp_path, version, number)
+    assert stray.is_dir()

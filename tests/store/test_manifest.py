@@ -124,3 +124,14 @@ def test_names_of_segments_are_read_back(sequence):
     assert filenames.is_segment(name)
     assert filenames.number_of(name) == VERSION.number
     assert filenames.number_of(filenames.temporary(name)) == VERSION.number
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [(b"forebay manifest t 00000000", b"{}"), (b"forebay manifest 4 00000000", b"")],
+    ids=["a flipped bit in the format", "nothing"],
+)
+def test_what_is_no_manifest_is_damage(path, header, body):
+    path.write_bytes(header + b"\n" + body)
+    with pytest.raises(CorruptState, match="is damaged"):
+        manifests.read(path.parent, VERSION)

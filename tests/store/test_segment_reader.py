@@ -4,6 +4,9 @@ import ctypes
 import datetime
 import decimal
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -291,3 +294,39 @@ def resident(file):
     pages = (ctypes.c_ubyte * -(-file.size // BLOCK))()
     assert ctypes.CDLL(None).mincore(ctypes.c_void_p(file.address), ctypes.c_size_t(file.size), pages) == 0
     return {number for number, page in enumerate(pages) if page & 1}
+
+
+CUT_OFF = """
+import os, sys
+from pathlib import Path
+import numpy as np, pyarrow as pa
+from forebay.errors import StateDirectoryError
+from forebay.store.segment import SegmentWriter
+from forebay.store.segment_reader import SegmentReader, side_by_side
+directory, name, whole, rows = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "whole", np.array([10_000])
+writer = SegmentWriter(directory, name, pa.schema([("n", pa.int64())]))
+extent = writer.append(0, pa.record_batch({"n": np.arange(20_000)}))
+segment, path = writer.close(), directory / name
+copy = path.read_bytes()
+def restore():
+    path.unlink()
+    path.write_bytes(copy)
+reader = SegmentReader(directory, segment, restore if sys.argv[4] == "archive" else None)
+os.truncate(path, 8192)  # its pages cannot be read any more, as with a disk that does not give them
+try:
+    batch = reader.read(extent) if whole else side_by_side([reader.take(extent, rows)])[0]
+    print(batch.num_rows)
+except StateDirectoryError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14), reason="Linux cannot tell before 5.14")
+@pytest.mark.parametrize("how", ["whole", "few"])
+def test_what_a_disk_does_not_give_is_told_and_does_not_end_the_process(tmp_path, how):
+    """By itself, to touch such a page of a mapped file is a signal that nobody can catch."""
+    run = [sys.executable, "-c", CUT_OFF, tmp_path, NAME, how]
+    alone = subprocess.run([*run, "alone"], capture_output=True, text=True, check=True).stdout
+    assert re.match(r"cannot read .*\.arrow: Input/output error\. Have its disk mounted", alone)
+    (tmp_path / NAME).unlink()
+    assert subprocess.run([*run, "archive"], capture_output=True, text=True, check=True).stdout in ("20000\n", "1\n")

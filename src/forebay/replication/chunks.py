@@ -12,6 +12,7 @@ import pyarrow.flight as flight
 from isal.isal_zlib import crc32
 
 from forebay.errors import ReplicationError
+from forebay.store import paging
 
 SCHEMA = pa.schema([("data", pa.uint8())])
 
@@ -51,8 +52,8 @@ def received(reader: flight.MetadataRecordBatchReader) -> Iterator[tuple[memoryv
 
 
 def mapped(path: Path) -> memoryview:
-    """The bytes of a file; `FileNotFoundError` if it is not there."""
-    return memoryview(pa.memory_map(str(path)).read_buffer())
+    """The bytes of a file; `FileNotFoundError` if it is not there, another `OSError` if it cannot be read."""
+    return memoryview(paging.whole(path))
 
 
 def cut(data: memoryview) -> Iterator[tuple[memoryview, int | None]]:

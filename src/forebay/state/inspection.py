@@ -20,6 +20,7 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.engine.stored_form import StoredForm, unified
 from forebay.errors import CorruptState, ForebayError, InvalidArgument, StateDirectoryError
+from forebay.restoring import RESTORE
 from forebay.state import instances
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout, key_names
@@ -79,7 +80,10 @@ class InstanceState:
         for version in reversed(self.versions):
             try:
                 manifest = self.manifest(version)
-            except FileNotFoundError:  # it was collected since it was listed
+            except FileNotFoundError:
+                name = filenames.manifest(version)
+                if name in self.root.safe.names():  # else it was collected since it was listed
+                    damaged = CorruptState(f"{name} in {self.root.safe} is listed, and is not there. {RESTORE}")
                 continue
             except CorruptState as error:
                 damaged = error

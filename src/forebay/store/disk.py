@@ -37,6 +37,12 @@ def reported(action: str, path: Path) -> Iterator[None]:
         ) from error
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file; `StateDirectoryError` if that cannot be told."""
+    with reported("look for", path):
+        return path.exists()
+
+
 def unreadable(path: Path, error: OSError) -> StateDirectoryError:
     """The error for a file that is there, and cannot be read."""
     return StateDirectoryError(
@@ -209,9 +215,7 @@ class Together(Disk):
         try:
             _side_by_side([*whole, *files, *removed])
             for path in self._required:
-                with reported("look for", path):
-                    is_there = path.exists()
-                if not is_there:
+                if not is_there(path):
                     raise StateDirectoryError(
                         f"{path} was collected before what follows from it was durable, so a newer run of the query has "
                         "overtaken this attempt, which ends; the newer run goes on."

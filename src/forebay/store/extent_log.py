@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from forebay.store import filenames
 from forebay.store import manifest as manifests
 from forebay.store.archive import Archive
 from forebay.store.collection import collectable
-from forebay.store.disk import LOCAL, Disk
+from forebay.store.disk import LOCAL, Disk, is_there, reported
 from forebay.store.extent_groups import Groups, joining
 from forebay.store.extent_map import ExtentMap
 from forebay.store.filenames import Version
@@ -140,7 +141,7 @@ class ExtentLog(Groups):
         segments = self._segments
         segments.seal()
         live = self._live().keys()
-        kept = self._kept()
+        kept, known = self._kept()
         manifest = Manifest(
             version=segments.next,
             history=tuple(kept),
@@ -162,7 +163,8 @@ class ExtentLog(Groups):
         segments.made()
         for name in segments.known.keys() - live - self.base.segments.keys():
             self._disk.unlink(self._directory / name)  # written and read within this batch; nobody else knows them
-        self._collect({segments.next: _files(manifest), **kept})
+        if known:
+            self._collect({segments.next: _files(manifest), **kept})
         self.base, version = manifest, segments.next
         segments.go_on(version, manifest.segments)
         return version
@@ -207,24 +209,29 @@ class ExtentLog(Groups):
             self._fetch(filenames.manifest(version))
         return read(self._directory, version)
 
-    def _kept(self) -> dict[Version, list[str]]:
-        """The versions that are kept beside a new one, but for those that were collected while fewer were, and their files.
+    def _kept(self) -> tuple[dict[Version, list[str]], bool]:
+        """The versions that are kept beside a new one, with their files; and whether those of all are known.
 
         The version that was opened must be among them. Without it nothing would be known of what others need. An older one
-        that is damaged, or cannot be reached, is kept no longer: it must not keep a whole one from going on.
+        that is gone or damaged is kept no longer: it must not keep a whole one from going on. One that cannot be read now
+        is kept, and nothing is collected until it can be.
         """
         if self.base.version is None:
-            return {}
-        if not (self._directory / filenames.manifest(self.base.version)).exists():
+            return {}, True
+        if not is_there(self._directory / filenames.manifest(self.base.version)):
             raise StateDirectoryError(
                 f"version {self.base.version} in {self._directory} was collected while this attempt was working on its "
                 "successor, so a newer run of the query has overtaken it. This attempt ends; the newer run goes on."
             )
-        found = {self.base.version: _files(self.base)}
+        found, known = {self.base.version: _files(self.base)}, True
         for version in self.base.history[: self._options.retain_versions - 2]:
-            with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
+            try:
                 found[version] = self._read(version, manifests.files_of)
-        return found
+            except (VersionNotFound, CorruptState):
+                continue
+            except StateDirectoryError:
+                found[version], known = [filenames.manifest(version)], False
+        return found, known
 
     def _fetch(self, name: str) -> None:
         """Get a file from the archive; if it has none and cannot say why, what is read next says what is missing."""
@@ -242,11 +249,13 @@ class ExtentLog(Groups):
         began, described = time.perf_counter(), filenames.manifest(manifest.version)
         self._archive.upload(self._directory, [*missing, described])
         self.upload_seconds += time.perf_counter() - began
-        self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
+        with reported("look for", self._directory):
+            self.uploaded_bytes += sum((self._directory / name).stat().st_size for name in (*missing, described))
 
     def _collect(self, files: dict[Version, list[str]]) -> None:
         """Unlink what nobody needs any more: these are the versions that are kept, and their files."""
-        here = [path.name for path in self._directory.iterdir()]
+        with reported("list", self._directory), os.scandir(self._directory) as entries:
+            here = [entry.name for entry in entries if not entry.is_dir()]
         for name in collectable(here, files, lambda version: manifests.files_of(self._directory, version)):
             self._disk.unlink(self._directory / name)
         archive = self._archive

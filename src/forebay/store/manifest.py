@@ -18,7 +18,7 @@ from isal.isal_zlib import crc32
 from forebay.errors import CorruptState, VersionNotFound
 from forebay.restoring import RESTORE
 from forebay.store import filenames
-from forebay.store.disk import LOCAL, Disk, unreadable
+from forebay.store.disk import LOCAL, Disk, is_there, unreadable
 from forebay.store.filenames import Version
 from forebay.store.segment import Extent, Header, Segment
 
@@ -148,7 +148,7 @@ def files_of(directory: Path, version: Version) -> list[str]:
     """
     path = directory / filenames.manifest(version)
     known = _written.get(path)
-    return known if known is not None and path.exists() else files_in(_bytes_of(path), path)
+    return known if known is not None and is_there(path) else files_in(_bytes_of(path), path)
 
 
 def files_in(data: bytes, path: Path) -> list[str]:
@@ -183,7 +183,7 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
     """What the bytes of a file say, if they are those that were written of the version that has its name; and the format."""
     header, _, body = data.partition(b"\n")
     words = header.split(b" ")
-    if len(words) != 4 or words[:2] != [b"forebay", b"manifest"]:
+    if len(words) != 4 or words[:2] != [b"forebay", b"manifest"] or not words[2].isdigit():
         raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {RESTORE}")
     if words[2] not in _READABLE:
         raise CorruptState(
@@ -193,7 +193,10 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
         )
     if words[3] != f"{crc32(body):08x}".encode():
         raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {RESTORE}")
-    content = json.loads(body)
+    try:
+        content = json.loads(body)
+    except ValueError as error:  # the checksum of nothing is 0
+        raise CorruptState(f"{path} is damaged: {error}. {RESTORE}") from error
     if filenames.version_of(path.name) != Version.parse(content["version"]):
         raise CorruptState(f"{path} is the manifest of another version, {content['version']}. {RESTORE}")
     return content, int(words[2])

@@ -14,7 +14,7 @@ import numpy as np
 
 from forebay.store import filenames
 from forebay.store.archive import Archive
-from forebay.store.disk import LOCAL, Disk
+from forebay.store.disk import LOCAL, Disk, is_there
 from forebay.store.filenames import Version
 from forebay.store.form import Form, Merge
 from forebay.store.manifest import Manifest
@@ -95,7 +95,7 @@ def taken(
 
 def _is_at(store: Kept, version: Version) -> bool:
     """Whether a store is at a version that is still there: a directory that was not used for long is removed."""
-    return store.base.version == version and (store.directory / filenames.manifest(version)).exists()
+    return store.base.version == version and is_there(store.directory / filenames.manifest(version))
 
 
 def keep(store: Kept) -> None:

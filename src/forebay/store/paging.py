@@ -7,6 +7,7 @@ read, it is many times what is wanted.
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import mmap
 import os
@@ -28,6 +29,14 @@ def mapped(path: Path) -> pa.Buffer:
     return whole
 
 
+def whole(path: Path) -> pa.Buffer:
+    """A file that is mapped into memory, and is there as a whole; `OSError` if it cannot be read."""
+    with pa.memory_map(str(path)) as file:
+        found = file.read_buffer()
+    require_readable(np.array([[found.address, found.size]]))
+    return found
+
+
 def read_ahead(parts: Parts) -> None:
     """Have parts of mapped files (rows of address and size) read from disk, side by side, before they are touched."""
     process, needed = _itself(os.getpid()), mmap.MADV_WILLNEED
@@ -37,6 +46,17 @@ def read_ahead(parts: Parts) -> None:
         if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), needed, 0) < 0:
             for address, size in some.tolist():
                 _libc().madvise(address, size, needed)
+
+
+def require_readable(parts: Parts) -> None:
+    """Have parts of mapped files (rows of address and size) be in memory; `OSError` if one of them cannot be read.
+
+    To touch a page that the disk does not give, or that the file has no more, ends the process.
+    """
+    within = parts[:, 0] % mmap.PAGESIZE
+    for address, size in np.stack([parts[:, 0] - within, parts[:, 1] + within], axis=1).tolist():
+        if _libc().madvise(address, size, _POPULATE_READ) and ctypes.get_errno() in _UNREADABLE:  # or the kernel is old
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _pieces(parts: Parts) -> Parts:
@@ -54,6 +74,11 @@ def _pieces(parts: Parts) -> Parts:
 _MOST = 1 << 17
 """Bytes that every disk of Linux is asked for at once, unless that was changed."""
 
+_POPULATE_READ = 22
+"""What Linux has read at once, from 5.14 on."""
+_UNREADABLE = {errno.EFAULT, errno.EIO, 133}
+"""The last one is EHWPOISON: memory that is broken."""
+
 _AT_ONCE = 1024
 _PROCESS_MADVISE = 440
 """The number of a system call of Linux, the same for all processors, that takes advice about many parts at once."""
@@ -70,7 +95,7 @@ def _itself(process: int) -> int | None:
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    found = ctypes.CDLL(None)
+    found = ctypes.CDLL(None, use_errno=True)
     found.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     found.syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint]
     return found

@@ -16,7 +16,8 @@ import pyarrow.fs as pafs
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
 from forebay.store import filenames
-from forebay.store.disk import LOCAL
+from forebay.store import paging
+from forebay.store.disk import LOCAL, unreadable
 
 ATTEMPTS, PAUSE_SECONDS = 4, 0.2
 """A request that fails is made so many times in all, after pauses that double."""
@@ -69,7 +70,13 @@ class RemoteArchive:
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
         def put(name: str) -> None:
-            self._put(name, pa.memory_map(str(directory / name)).read_buffer())
+            try:
+                data = paging.whole(directory / name)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise unreadable(directory / name, error) from error
+            self._put(name, data)
 
         with ThreadPoolExecutor(_REQUESTS) as requests:
             list(requests.map(put, names[:-1]))

@@ -122,16 +122,26 @@ class SegmentReader:
             paging.read_ahead(np.array([[self._map.address + offset, length]]))
         data = self._map.slice(offset, length)
         if offset not in self._verified.extents:
-            damaged = crc32(data) != crc
-            if damaged and self._fetch is not None:
+            right = self._is_right(data, crc)
+            if not right and self._fetch is not None:
                 self._map = self._fetched()
                 data = self._map.slice(offset, length)
-                damaged = crc32(data) != crc
-            if damaged:
+                right = self._is_right(data, crc)
+            if not right:
                 raise CorruptState(f"{self._path} is damaged in the {length} bytes at offset {offset}. {RESTORE_FILE}")
             self._verified.extents.add(offset)
             self._verified.blocks[offset // BLOCK + 1 : (offset + length) // BLOCK] = 1
         return data
+
+    def _is_right(self, data: pa.Buffer, crc: int) -> bool:
+        """Whether bytes of the file have a checksum. What cannot be read is wrong if the archive may have it."""
+        try:
+            paging.require_readable(np.array([[data.address, data.size]]))
+        except OSError as error:
+            if self._fetch is not None:
+                return False
+            raise unreadable(self._path, error) from error
+        return bool(crc32(data) == crc)
 
     def _check_rows(self, extent: Extent, rows: npt.NDArray[np.int64]) -> Generator[Parts, None, bool]:
         """Check the blocks that some rows of an extent are on; False if all of it is to be read and checked.
