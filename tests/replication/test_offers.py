@@ -1,6 +1,8 @@
 """What hosts are offered, and what they make of it: a commit names its new files alone, and nobody believes too much."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from forebay.errors import CorruptState, ReplicationError, StateDirectoryError
 from forebay.replication import chain
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peers
+from forebay.store import paging
 from forebay.store.aligned import AlignedStore
 from forebay.store.options import Options
 
@@ -203,3 +206,19 @@ def test_who_cannot_store_says_why_though_the_sender_goes_on(tmp_path, monkeypat
             offers = offers_of(some, version)[1:]
             outcome = chain.send(Peers("a secret"), Holdings(some.disk(0)), offers, [agent.address])
             assert outcome.failed == {agent.address: "no room"}
+
+
+def test_a_file_that_its_disk_does_not_give_is_not_sent_and_does_not_end_the_agent(tmp_path, monkeypatch):
+    with hosts(tmp_path, uploading=False) as some:
+        some.start(0)
+        version = append(some.open(0, None), 0)
+        some.start(1)
+
+        def unreadable(parts):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(paging, "require_readable", unreadable)
+        with pytest.raises(StateDirectoryError, match=r"cannot read .*: Input/output error"):
+            send(some, offers_of(some, version), 1)
+        monkeypatch.undo()
+        assert send(some, offers_of(some, version), 1) == [[1], [], []]

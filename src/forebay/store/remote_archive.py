@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
-from forebay.store import filenames
-from forebay.store import paging
+from forebay.store import filenames, paging
 from forebay.store.disk import LOCAL, unreadable
 
 ATTEMPTS, PAUSE_SECONDS = 4, 0.2
