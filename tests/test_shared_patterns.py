@@ -49,8 +49,6 @@ from forebay.windows import (
 )
 
 OPTIONS = Options(1 << 20, max_space_amplification=1.1)
-
-
 INSTANTS = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 NUMBERS = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 COUNT = BoundAggregate("n", "count", (), (), pa.int64())

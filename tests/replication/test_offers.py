@@ -218,7 +218,6 @@ def test_a_file_that_its_disk_does_not_give_is_not_sent_and_does_not_end_the_age
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         monkeypatch.setattr(paging, "require_readable", unreadable)
-        with pytest.raises(StateDirectoryError, match=r"cannot read .*: Input/output error"):
-            send(some, offers_of(some, version), 1)
+        assert send(some, offers_of(some, version), 1) == [[], [1], []]  # and so the commit goes on
         monkeypatch.undo()
         assert send(some, offers_of(some, version), 1) == [[1], [], []]

@@ -489,6 +489,13 @@ def test_aggregates_and_keys_that_a_checkpoint_could_not_tell_apart(spark, df):
         hourly(df, F.struct("n", "n")).agg(fb.count("*"))
 
 
+def test_a_column_in_two_spellings_is_one_column_unless_case_counts(spark):
+    df = spark.range(20).selectExpr("timestamp_seconds(id) timestamp", "id % 3 s", "id n")
+    made = hourly(df, "s").agg(fb.max("n"), fb.sum(F.col("N")).alias("total"), fb.max_by("n", "N").alias("last"))
+    expected = df.groupBy(F.window("timestamp", "1 hour"), "s").agg(F.max("n"), F.sum("n"), F.max("n"))
+    assert sorted(made.drop("window").collect()) == sorted(expected.drop("window").collect())
+
+
 def test_keys_in_lists(spark, df):
     window = fb.window("timestamp", "1 hour")
     keys = ["s", F.col("n") % 2]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from forebay.errors import CorruptState, StateDirectoryError
+from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import extent_log, filenames, manifest, segment_reader
+from forebay.store.archive import MountedArchive
 from forebay.store.collection import collectable
 from forebay.store.extent_log import ExtentLog
 from forebay.store.filenames import Version
@@ -129,24 +130,24 @@ def test_an_attempt_that_was_overtaken_removes_nothing(tmp_path, monkeypatch, wh
     """A newer run commits twice, so that the version that the older attempt began from goes."""
 
     def overtake():
-        monkeypatch.setattr(Path, "exists", exists)
+        monkeypatch.setattr(extent_log, "is_there", is_there)
         for group in (1, 2):
             newer.append(group, rows(group))
             versions.append(newer.commit(None, Counters()))
 
     def look_at_last(path):
         overtake()
-        return exists(path)
+        return is_there(path)
 
     first = ExtentLog(tmp_path, None, Options())
     first.append(0, rows(0))
-    version, versions, exists = first.commit(None, Counters()), [], Path.exists
+    version, versions, is_there = first.commit(None, Counters()), [], extent_log.is_there
     older, newer = (ExtentLog(tmp_path, version, Options()) for _ in range(2))
     older.append(1, rows(1))
     if when == "before it looks":
         overtake()
     else:
-        monkeypatch.setattr(Path, "exists", look_at_last)
+        monkeypatch.setattr(extent_log, "is_there", look_at_last)
     with pytest.raises(StateDirectoryError, match="a newer run of the query has overtaken it"):
         older.commit(None, Counters())
     for number, there in enumerate(versions):
@@ -211,20 +212,30 @@ def test_parts_have_groups_of_their_own_and_share_versions(tmp_path, monkeypatch
     assert [list(part.read(3)) for part in (log, log.part("right"), log.part("left"))] == [[rows(0)], [rows(2)], []]
 
 
-def committed(directory, version, number):
+class Hosts(MountedArchive):
+    """An archive as that of replicas: it says why a version is gone."""
+
+    def download(self, name, directory):
+        raise VersionNotFound(f"no host holds {name}")
+
+
+def committed(directory, version, number, archive=None):
     """One more version, in a process that has not written the ones before."""
     manifest._written.clear()
-    log = ExtentLog(directory, version, Options(retain_versions=3))
+    log = ExtentLog(directory, version, Options(retain_versions=3), archive)
     log.append(number, rows(number))
     version = log.commit(None, Counters())
     log.close()
     return version
 
 
-def test_a_version_that_cannot_be_read_for_once_is_kept(tmp_path, monkeypatch):
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_version_that_cannot_be_read_for_once_is_kept(tmp_path, monkeypatch, archived):
+    archive = Hosts(tmp_path / "safe") if archived else None
+    tmp_path /= "here"
     versions = [None]
     for number in range(4):
-        versions.append(committed(tmp_path, versions[-1], number))
+        versions.append(committed(tmp_path, versions[-1], number, archive))
     read, older, failed = Path.read_bytes, filenames.manifest(versions[-2]), []
 
     def failing(path):
@@ -234,10 +245,11 @@ def test_a_version_that_cannot_be_read_for_once_is_kept(tmp_path, monkeypatch):
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", failing)
-    fifth = committed(tmp_path, versions[-1], 4)
+    fifth = committed(tmp_path, versions[-1], 4, archive)
     assert failed
+    assert archived or ExtentLog(tmp_path, fifth, Options()).base.stale
     assert ExtentLog(tmp_path, versions[-2], Options()).groups.tolist() == [0, 1, 2]
-    sixth = committed(tmp_path, fifth, 5)
+    sixth = committed(tmp_path, fifth, 5, archive)
     kept = {filenames.manifest(version) for version in (versions[-1], fifth, sixth)}
     assert {path.name for path in tmp_path.glob("*.manifest")} == kept
 

@@ -22,11 +22,12 @@ _BELOW = 32
 
 
 def codes(values: pl.Series, lg_k: int) -> pl.Series:
-    """The code of each value: integers, strings or binaries without NULLs. An empty string is no value."""
-    if values.dtype in (pl.String, pl.Binary):
-        values = values.filter(values.cast(pl.Binary).bin.size() > 0)
+    """The code of each value: integers, strings or binaries without NULLs. An empty string is no value: its code is NULL."""
     found = each(values, coupons, _SEED)
-    return pl.Series(values.name, (found & (1 << lg_k) - 1) << 6 | found >> 26, pl.UInt32)
+    coded = pl.Series(values.name, (found & (1 << lg_k) - 1) << 6 | found >> 26, pl.UInt32)
+    if values.dtype in (pl.String, pl.Binary):
+        coded = coded.set(values.cast(pl.Binary).bin.size() == 0, None)
+    return coded
 
 
 def serialized(states: pl.Series, lg_k: int) -> list[bytes]:

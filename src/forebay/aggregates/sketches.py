@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from decimal import Context, Decimal
 from functools import partial
 
 import numpy as np
@@ -105,8 +106,9 @@ def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.
 def _as_values(kind: pa.DataType, found: npt.NDArray[np.float64], empty: Mask | None) -> pa.Array:
     """Numbers as values of the column's type; the doubles of its largest and smallest ones may be beyond them."""
     if pa.types.is_decimal(kind):
-        most = np.nextafter(10.0 ** (kind.precision - kind.scale), 0)
-        found = np.clip(found, -most, most)
+        there = np.full(len(found), True) if empty is None else ~empty
+        decimals = (_as_decimal(kind, x) if some else None for x, some in zip(found.tolist(), there, strict=True))
+        return pa.array(decimals, kind)
     if not pa.types.is_integer(kind):
         return pa.array(found, mask=empty).cast(kind, safe=False)
     largest = np.iinfo(kind.to_pandas_dtype()).max
@@ -114,6 +116,13 @@ def _as_values(kind: pa.DataType, found: npt.NDArray[np.float64], empty: Mask | 
     whole = np.where(above | np.isnan(found), 0, found).astype(np.int64)
     whole[above] = largest
     return pa.array(whole, mask=empty).cast(kind)
+
+
+def _as_decimal(kind: pa.Decimal128Type, number: float) -> Decimal:
+    """The decimal with the fewest digits that is this double: a value of the column, if that has no more than 15 digits."""
+    digits = Context(prec=2 * kind.precision + kind.scale)
+    most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, digits)
+    return max(most.copy_negate(), min(most, Decimal(repr(number)).quantize(Decimal(1).scaleb(-kind.scale), context=digits)))
 
 
 # HyperLogLog of DataSketches -------------------------------------------------------------------------------------------

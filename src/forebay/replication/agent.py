@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from forebay.errors import CorruptState, ForebayError, ReplicationError, VersionNotFound
+from forebay.errors import CorruptState, ForebayError, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.replication import chain, chunks, local
 from forebay.replication.application import Application
 from forebay.replication.copies import Held
@@ -163,7 +163,7 @@ class Agent(Service):
         here = self._holdings.names(instance)
         for earlier in made.history:
             if filenames.manifest(earlier) not in here:
-                with contextlib.suppress(VersionNotFound, CorruptState):
+                with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
                     kept = manifests.read(directory, earlier)
                     self._holdings.link(instance, directory, [*kept.segments, filenames.manifest(earlier)])
         assert made.version is not None

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from forebay.errors import CorruptState, ReplicationError, VersionNotFound
+from forebay.errors import CorruptState, ReplicationError, StateDirectoryError, VersionNotFound
 from forebay.replication import chunks
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peers
@@ -138,6 +138,9 @@ def _send(peers: Peers, holdings: Holdings, offer: Offer, chain: list[str]) -> O
             return link.outcome()
     except VersionNotFound:  # this host itself does not have all of it yet
         return Outcome(behind=list(chain))
+    except StateDirectoryError as error:
+        _log.warning("other hosts get no replica of %s: %s", offer.instance, error)
+        return Outcome(behind=list(chain))
     except ReplicationError as error:
         peers.forget(chain[0])
         return Outcome(failed={chain[0]: str(error)})
@@ -243,7 +246,7 @@ def _store(
         try:
             if position not in lacking:
                 if passing is not None:
-                    passing.send_file(holdings, offer.instance, name)
+                    passing.pass_on(holdings, offer.instance, name)
                 continue
             with holdings.receiving(offer.instance, name, offer.files[name]) as incoming:
                 for data, crc in chunks.received(reader):
@@ -304,6 +307,13 @@ class _Link:
             raise unreadable(holdings.path(instance, name), error) from error
         for chunk, crc in chunks.cut(data):
             self.send(chunk, crc)
+
+    def pass_on(self, holdings: Holdings, instance: str, name: str) -> None:
+        """Send a file that this host holds, where it is one of a chain and takes the others in any case."""
+        try:
+            self.send_file(holdings, instance, name)
+        except (VersionNotFound, StateDirectoryError) as error:
+            raise _Broken(str(error)) from error
 
     def send(self, data: memoryview, crc: int | None) -> None:
         """Send a chunk, as soon as there is a credit; with the file's checksum if it is the last one."""

@@ -160,7 +160,7 @@ class AlignedStore:
     def sizes_of(self, slices: Times) -> npt.NDArray[np.int64]:
         """Size of the rows of each of some slices, on disk and in the write buffer."""
         on_disk = np.array([self._log.bytes_of([start]) for start in slices.tolist()], np.int64)
-        return on_disk + self._buffer.sizes_of(slices).astype(np.int64)
+        return on_disk + np.rint(self._buffer.sizes_of(slices)).astype(np.int64)
 
     @property
     def window_bytes(self) -> int:

@@ -130,10 +130,11 @@ class AlignedEvents:
     def sizes_of(self, slices: Times) -> Integers:
         """Size of the events of each of some slices; those of a slice of the log that is in several are counted in each."""
         starts, numbers = self._lying
-        known, places = np.unique(numbers, return_inverse=True)
+        begins, ends = (np.searchsorted(starts, slices, side=side) for side in ("left", "right"))
+        first = begins.min(initial=len(starts))
+        known, places = np.unique(numbers[first : ends.max(initial=0)], return_inverse=True)
         sizes = np.cumsum(np.append(0, self._events.sizes_of_slices(known)[places]))
-        begins, ends = np.searchsorted(starts, slices), np.searchsorted(starts, slices, side="right")
-        return sizes[ends] - sizes[begins]
+        return sizes[ends - first] - sizes[begins - first]
 
     @property
     def window_bytes(self) -> int:

@@ -40,7 +40,11 @@ def reported(action: str, path: Path) -> Iterator[None]:
 def is_there(path: Path) -> bool:
     """Whether there is such a file; `StateDirectoryError` if that cannot be told."""
     with reported("look for", path):
-        return path.exists()
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
 
 
 def unreadable(path: Path, error: OSError) -> StateDirectoryError:

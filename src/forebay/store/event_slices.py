@@ -91,6 +91,8 @@ class EventSlices:
 
     def begin(self, starts: Times, length: int) -> Integers:
         """Add slices that have no events yet; their numbers follow the last one that was given, and then the first ones."""
+        if not len(starts):
+            return np.empty(0, np.int64)
         last = int(self.records["number"][-1]) if len(self) else -1
         following = (last + 1 + np.arange(len(starts) + len(self))) % NUMBERS
         numbers = following[self.places(following) < 0][: len(starts)]
@@ -117,10 +119,11 @@ class EventSlices:
     def narrow(self, places: Integers, columns: frozenset[str]) -> None:
         """Note that events with these columns are coming to slices."""
         known, begun = self.records["columns"], self.records["events"][places] == 0
+        known[places[begun]] = self.named(columns)
+        places = places[~begun]
         before = known[places]
         for number in np.unique(before).tolist():
             known[places[before == number]] = self.named(self._columns[number] & columns)
-        known[places[begun]] = self.named(columns)
 
     @property
     def columns(self) -> frozenset[str]:

@@ -145,7 +145,7 @@ class ExtentLog(Groups):
         manifest = Manifest(
             version=segments.next,
             history=tuple(kept),
-            stale=len({name for _, *segments in kept.values() for name in segments} - live),
+            stale=len({name for _, *segments in kept.values() for name in segments} - live) + (not known),
             fired_until=fired_until,
             counters=counters,
             batch=batch,
@@ -204,9 +204,18 @@ class ExtentLog(Groups):
     def _read(self, version: Version, read: Callable[[Path, Version], Read]) -> Read:
         """What is read of the manifest of a version, which is fetched if need be."""
         if self._archive is not None:
-            with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
+            reachable = True
+            try:
                 return read(self._directory, version)
-            self._fetch(filenames.manifest(version))
+            except (VersionNotFound, CorruptState):
+                pass
+            except StateDirectoryError:
+                reachable = False
+            try:
+                self._fetch(filenames.manifest(version))
+            except VersionNotFound:
+                if reachable:
+                    raise
         return read(self._directory, version)
 
     def _kept(self) -> tuple[dict[Version, list[str]], bool]:

@@ -83,4 +83,4 @@ class ExtentMap:
             if left:
                 self.live[extent.segment] = left
             else:
-                del self.live[extent.segment]
+                self.live.pop(extent.segment, None)

@@ -16,7 +16,7 @@ from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.functions import Aggregate
 from forebay.errors import InvalidArgument, UnsupportedType
 from forebay.spark.driver.analysis import resolved_alike
-from forebay.spark.driver.columns import column_of, quoted, same_expression, text_of
+from forebay.spark.driver.columns import column_of, folding, quoted, same_expression, text_of
 from forebay.state.layout import NAMESAKE
 
 _PLAIN = (
@@ -60,7 +60,8 @@ class Inputs:
         self.columns: list[Column] = []
         self.types: dict[str, str] = {}
         self._alike: dict[str, list[str]] = {}
-        """Names of expressions that Spark shows alike, by the name of the first."""
+        """Names of expressions that Spark shows alike, or takes for the same name, the first one first."""
+        self._folded = folding(df.sparkSession)
 
     def add(self, columns: Sequence[Column]) -> tuple[str, ...]:
         """The names of input columns for some expressions. They are compared as Spark does, not by their text alone."""
@@ -101,13 +102,13 @@ class Inputs:
         text = text_of(column)
         require_supported(kind, text)
         name = f"a_{text if text.isidentifier() else hashlib.sha256(text.encode()).hexdigest()[:10]}"
-        alike = self._alike.setdefault(name, [])
+        alike = self._alike.setdefault(self._folded(name), [])
         for other in alike:
             if same_expression(self._expressions[other], column):
                 return other
         if alike:
-            if resolved_alike(self._df, self._expressions[name], column):  # the first alone: names are in checkpoints
-                return name
+            if resolved_alike(self._df, self._expressions[alike[0]], column):  # the first alone: names are in checkpoints
+                return alike[0]
             name += f"{NAMESAKE}{len(self._expressions)}"
         alike.append(name)
         self._expressions[name], self._kinds[name] = column, kind
