@@ -39,13 +39,20 @@ def whole(path: Path) -> pa.Buffer:
 
 def read_ahead(parts: Parts) -> None:
     """Have parts of mapped files (rows of address and size) read from disk, side by side, before they are touched."""
-    process, needed = _itself(os.getpid()), mmap.MADV_WILLNEED
     parts = _pieces(parts)
     for first in range(0, len(parts), _AT_ONCE):
         some = parts[first : first + _AT_ONCE]
-        if process is None or _libc().syscall(_PROCESS_MADVISE, process, some.ctypes.data, len(some), needed, 0) < 0:
+        if _advise(some, mmap.MADV_WILLNEED) < 0:
             for address, size in some.tolist():
-                _libc().madvise(address, size, needed)
+                _libc().madvise(address, size, mmap.MADV_WILLNEED)
+
+
+def _advise(pages: Parts, advice: int) -> int:
+    """Give advice about many parts at once; of how many bytes it was taken, -1 if this system does not know such a thing."""
+    process = _itself(os.getpid())
+    if process is None:
+        return -1
+    return int(_libc().syscall(_PROCESS_MADVISE, process, pages.ctypes.data, len(pages), advice, 0))
 
 
 def require_readable(parts: Parts) -> None:
@@ -54,9 +61,14 @@ def require_readable(parts: Parts) -> None:
     To touch a page that the disk does not give, or that the file has no more, ends the process.
     """
     within = parts[:, 0] % mmap.PAGESIZE
-    for address, size in np.stack([parts[:, 0] - within, parts[:, 1] + within], axis=1).tolist():
-        if _libc().madvise(address, size, _POPULATE_READ) and ctypes.get_errno() in _UNREADABLE:  # or the kernel is old
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    pages = np.stack([parts[:, 0] - within, parts[:, 1] + within], axis=1)
+    for first in range(0, len(pages), _AT_ONCE):
+        some = pages[first : first + _AT_ONCE]
+        if len(some) > 1 and _advise(some, _POPULATE_READ) == some[:, 1].sum():
+            continue
+        for address, size in some.tolist():
+            if _libc().madvise(address, size, _POPULATE_READ) and ctypes.get_errno() in _UNREADABLE:  # or Linux is old
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _pieces(parts: Parts) -> Parts:
