@@ -107,8 +107,7 @@ def _as_values(kind: pa.DataType, found: npt.NDArray[np.float64], empty: Mask | 
     """Numbers as values of the column's type; the doubles of its largest and smallest ones may be beyond them."""
     if pa.types.is_decimal(kind):
         there = np.full(len(found), True) if empty is None else ~empty
-        decimals = (_as_decimal(kind, x) if some else None for x, some in zip(found.tolist(), there, strict=True))
-        return pa.array(decimals, kind)
+        return pa.array(_decimals(kind, found, there), kind)
     if not pa.types.is_integer(kind):
         return pa.array(found, mask=empty).cast(kind, safe=False)
     largest = np.iinfo(kind.to_pandas_dtype()).max
@@ -118,11 +117,16 @@ def _as_values(kind: pa.DataType, found: npt.NDArray[np.float64], empty: Mask | 
     return pa.array(whole, mask=empty).cast(kind)
 
 
-def _as_decimal(kind: pa.Decimal128Type, number: float) -> Decimal:
-    """The decimal with the fewest digits that is this double: a value of the column, if that has no more than 15 digits."""
-    digits = Context(prec=2 * kind.precision + kind.scale)
+def _decimals(kind: pa.Decimal128Type, found: npt.NDArray[np.float64], there: Mask) -> list[Decimal | None]:
+    """The decimals with the fewest digits that are these doubles: values of the column, if they have 15 digits at most."""
+    digits, unit = Context(prec=2 * kind.precision + kind.scale), Decimal(1).scaleb(-kind.scale)
     most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, digits)
-    return max(most.copy_negate(), min(most, Decimal(repr(number)).quantize(Decimal(1).scaleb(-kind.scale), context=digits)))
+    least = most.copy_negate()
+
+    def decimal(number: float) -> Decimal:
+        return max(least, min(most, Decimal(repr(number)).quantize(unit, context=digits)))
+
+    return [decimal(number) if some else None for number, some in zip(found.tolist(), there.tolist(), strict=True)]
 
 
 # HyperLogLog of DataSketches -------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from forebay.replication import chunks
 from forebay.replication.holdings import Holdings
 from forebay.replication.protocol import Peers
 from forebay.store import filenames
-from forebay.store.disk import unreadable
 from forebay.store.filenames import Version
 from forebay.store.manifest import Manifest
 
@@ -303,8 +302,6 @@ class _Link:
             data = chunks.mapped(holdings.path(instance, name))
         except FileNotFoundError as error:
             raise VersionNotFound(f"{name} of {instance} is not held here any more") from error
-        except OSError as error:
-            raise unreadable(holdings.path(instance, name), error) from error
         for chunk, crc in chunks.cut(data):
             self.send(chunk, crc)
 

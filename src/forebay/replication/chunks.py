@@ -52,7 +52,7 @@ def received(reader: flight.MetadataRecordBatchReader) -> Iterator[tuple[memoryv
 
 
 def mapped(path: Path) -> memoryview:
-    """The bytes of a file; `FileNotFoundError` if it is not there, another `OSError` if it cannot be read."""
+    """The bytes of a file; `FileNotFoundError` if it is not there, `StateDirectoryError` if it cannot be read."""
     return memoryview(paging.whole(path))
 
 

@@ -204,18 +204,13 @@ class ExtentLog(Groups):
     def _read(self, version: Version, read: Callable[[Path, Version], Read]) -> Read:
         """What is read of the manifest of a version, which is fetched if need be."""
         if self._archive is not None:
-            reachable = True
-            try:
+            with contextlib.suppress(VersionNotFound, CorruptState, StateDirectoryError):
                 return read(self._directory, version)
-            except (VersionNotFound, CorruptState):
-                pass
-            except StateDirectoryError:
-                reachable = False
             try:
                 self._fetch(filenames.manifest(version))
             except VersionNotFound:
-                if reachable:
-                    raise
+                if not is_there(self._directory / filenames.manifest(version)):
+                    raise  # else it is told what is wrong with the one that is here
         return read(self._directory, version)
 
     def _kept(self) -> tuple[dict[Version, list[str]], bool]:

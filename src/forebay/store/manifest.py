@@ -82,10 +82,11 @@ class Manifest:
     """One version of a store instance.
 
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, None in the empty store;
-    ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they
-    name and this one does not: files that go when those versions do; ``batch`` is the micro-batch that made it; ``secret``
-    is what keys are identified under (`forebay.store.identity`), None in stores that were begun before there was one;
-    ``parts`` are the stores that share the version, by name, each with its own counters.
+    ``history`` names the older versions that are still kept, newest first, and ``stale`` counts the segments that they name
+    and this one does not, files that go when those versions do, and one more if what one of them names is not known;
+    ``batch`` is the micro-batch that made it; ``secret`` is what keys are identified under (`forebay.store.identity`), None
+    in stores that were begun before there was one; ``parts`` are the stores that share the version, by name, each with its
+    own counters.
     """
 
     version: Version | None = None

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from forebay.store.disk import unreadable
+
 Parts = npt.NDArray[np.int64]
 
 
@@ -30,10 +32,18 @@ def mapped(path: Path) -> pa.Buffer:
 
 
 def whole(path: Path) -> pa.Buffer:
-    """A file that is mapped into memory, and is there as a whole; `OSError` if it cannot be read."""
-    with pa.memory_map(str(path)) as file:
-        found = file.read_buffer()
-    require_readable(np.array([[found.address, found.size]]))
+    """A file that is mapped into memory, and is there as a whole.
+
+    `FileNotFoundError` if there is no such file, `StateDirectoryError` if it cannot be read.
+    """
+    try:
+        with pa.memory_map(str(path)) as file:
+            found = file.read_buffer()
+        require_readable(np.array([[found.address, found.size]]))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unreadable(path, error) from error
     return found
 
 
@@ -67,7 +77,7 @@ def require_readable(parts: Parts) -> None:
         if len(some) > 1 and _advise(some, _POPULATE_READ) == some[:, 1].sum():
             continue
         for address, size in some.tolist():
-            if _libc().madvise(address, size, _POPULATE_READ) and ctypes.get_errno() in _UNREADABLE:  # or Linux is old
+            if _libc().madvise(address, size, _POPULATE_READ) and ctypes.get_errno() in _UNREADABLE:  # else Linux is too old
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 

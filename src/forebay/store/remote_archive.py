@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 from forebay.errors import StateDirectoryError, UnsupportedConfiguration
 from forebay.store import filenames, paging
-from forebay.store.disk import LOCAL, unreadable
+from forebay.store.disk import LOCAL
 
 ATTEMPTS, PAUSE_SECONDS = 4, 0.2
 """A request that fails is made so many times in all, after pauses that double."""
@@ -69,13 +69,7 @@ class RemoteArchive:
 
     def upload(self, directory: Path, names: Sequence[str]) -> None:
         def put(name: str) -> None:
-            try:
-                data = paging.whole(directory / name)
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise unreadable(directory / name, error) from error
-            self._put(name, data)
+            self._put(name, paging.whole(directory / name))
 
         with ThreadPoolExecutor(_REQUESTS) as requests:
             list(requests.map(put, names[:-1]))
