@@ -15,7 +15,7 @@ from forebay.store.extent_log import LEAST_COMPACTED, ExtentLog, LogPart
 from forebay.store.form import Form
 from forebay.store.index_log import groups_of
 from forebay.store.key_index import KeyIndex, Slots
-from forebay.store.live_rows import Extents, LiveRows, emptiest
+from forebay.store.live_rows import LiveRows, Numbers
 from forebay.store.manifest import KIND_BITS
 from forebay.store.pictures import Array
 from forebay.store.pieces import Pieces, by_trigger_time, in_extents
@@ -52,16 +52,20 @@ class WindowExtents:
 
     def __init__(self, log: ExtentLog | LogPart, form: Form | None) -> None:
         self._log, self._form = log, form
-        self.numbers = groups_of(log, DATA)
+        self._extents = _extents_of(log)
         self._addresses: Addresses | None = None
         self._condemned: list[int] = []
-        self._live_rows = LiveRows()
         self._appended = 0
+
+    @property
+    def numbers(self) -> list[int]:
+        """The extents, ascending."""
+        return self._extents.numbers
 
     def moved_to(self, log: ExtentLog | LogPart) -> None:
         """Be those of another log, which goes on from this one."""
         before = self._log
-        self._log, self.numbers = log, groups_of(log, DATA)
+        self._log, self._extents = log, _extents_of(log)
         self._follow(before)
 
     def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], extents: Array, before: Groups) -> None:
@@ -75,7 +79,6 @@ class WindowExtents:
         had = groups_of(before, DATA)
         others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(self._log, n)}
         self._condemned = [number for number in self._condemned if number not in others]
-        self._live_rows = LiveRows()  # as in a store that was opened anew
         if self._addresses:
             for number in others.intersection(had):
                 self._addresses.drop(number)
@@ -90,7 +93,7 @@ class WindowExtents:
     @property
     def row_bytes(self) -> float:
         """The mean size of a row; 0 if there is none."""
-        return self._log.bytes_of(self.numbers) / max(1, self._log.rows_of(self.numbers))
+        return int(self._extents.sizes.sum()) / max(1, self._extents.stored)
 
     def bytes_of(self, index: KeyIndex, slots: Slots) -> npt.NDArray[np.float64]:
         """About how many bytes windows have: as many as other rows of the extents in which theirs lie."""
@@ -152,17 +155,17 @@ class WindowExtents:
     def append(self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots) -> None:
         """Write rows, which are in order, as the youngest extents."""
         self._appended += batch.nbytes
-        self._write(index, batch, slots, self.numbers[-1] + 1 if self.numbers else 0, self._died(index))
+        self._write(index, batch, slots, self._extents.last + 1, self._died(index))
 
     def combine(self, index: KeyIndex, merged: Merged) -> None:
         """Write small extents of consecutive commits again as one, if they have become many."""
-        sizes = [self._log.bytes_of([number]) for number in self.numbers]
-        small = [size < SEGMENT_BYTES // 2 for size in sizes]
-        if sum(small) > MAX_EXTENTS:
-            youngest = joining(sizes, SEGMENT_BYTES // 2) if all(small[-MAX_EXTENTS - 1 :]) else len(sizes)
-            joined = self.numbers[youngest:] if youngest < len(sizes) - 1 else _enclosed(self.numbers, sizes)
+        sizes = self._extents.sizes
+        small = sizes < SEGMENT_BYTES // 2
+        if np.count_nonzero(small) > MAX_EXTENTS:
+            youngest = joining(sizes.tolist(), SEGMENT_BYTES // 2) if small[-MAX_EXTENTS - 1 :].all() else len(sizes)
+            joined = slice(youngest, None) if youngest < len(sizes) - 1 else _enclosed(sizes)
             if joined:
-                self._rewrite(index, merged, joined)
+                self._rewrite(index, merged, self.numbers[joined])
 
     def clear(self, index: KeyIndex, merged: Merged, most: float) -> bool:
         """Clear out dead rows, if there are too many of them; whether that has begun.
@@ -180,7 +183,7 @@ class WindowExtents:
         left, self._appended = max(_LEAST_CLEARED, _CLEARED * self._appended), 0
         while self._condemned and left > 0:
             number = self._condemned.pop()
-            if number in self.numbers:  # it may have become part of another one
+            if number in self._extents:  # it may have become part of another one
                 left -= self._rewrite(index, merged, [number])
         if not self._condemned and self._log.compact(most) and self._addresses:
             self._addresses.forget_rows()  # they have the files from which extents have moved
@@ -188,30 +191,20 @@ class WindowExtents:
 
     def _emptiest(self, index: KeyIndex, most: float) -> list[int] | None:
         """Extents with too many dead bytes, the emptiest one last; None if files are not too many times what is live."""
-        size, disk = self._log.bytes, self._log.disk_bytes
-        extents = self._weighed()
-        others = size - int(extents.sizes.sum())
-        if disk <= max(LEAST_COMPACTED, most * (others + self._live_rows.least_bytes(extents, index.stored_rows))):
+        size, disk, extents = self._log.bytes, self._log.disk_bytes, self._extents
+        others = size - extents.bytes
+        if disk <= max(LEAST_COMPACTED, most * (others + extents.least_bytes(index.stored_rows))):
             return None
-        live = self._live_rows.look(
-            extents, index.stored_rows, lambda number: self._pieces_of(number).live_rows(index.records)
-        )
-        allowed = max(LEAST_COMPACTED, most * (others + float(live @ extents.widths)))
-        condemned = emptiest(extents, live, most if disk > allowed else np.inf)
+        extents.look(index.stored_rows, lambda number: self._pieces_of(number).live_rows(index.records))
+        allowed = max(LEAST_COMPACTED, most * (others + extents.live_bytes))
+        condemned = extents.emptiest(most if disk > allowed else np.inf)
         if not condemned and disk <= max(LEAST_COMPACTED, most * size):
             return None  # nor is there what is dead as whole extents in files with others
         return condemned
 
-    def _weighed(self) -> Extents:
-        """The extents with the bytes of their rows and pieces."""
-        numbers = np.array(self.numbers, np.int64)
-        sizes = [self._log.bytes_of((number, _PIECES | number)) for number in self.numbers]
-        rows = [self._log.rows_of([number]) for number in self.numbers]
-        return Extents(numbers, np.array(sizes, np.int64), np.array(rows, np.int64))
-
     def _died(self, index: KeyIndex) -> int:
         """How many rows have died so far."""
-        return self._live_rows.died(self._log.rows_of(self.numbers), index.stored_rows)
+        return self._extents.died(index.stored_rows)
 
     def _write(
         self, index: KeyIndex, batch: pa.RecordBatch, slots: Slots, number: int, died: int, most: int | None = None
@@ -221,12 +214,11 @@ class WindowExtents:
             pieces = Pieces.of(owners, index)
             self._log.append(number, rows)
             self._log.append(_PIECES | number, pieces.as_batch())
-            self._live_rows.write(number, rows.num_rows, died)
+            of_rows, of_all = (self._log.bytes_of(groups) for groups in ([number], [number, _PIECES | number]))
+            self._extents.write(number, of_rows, of_all, rows.num_rows, died)
             if self._addresses:
                 self._addresses.add(number, pieces)
-            self.numbers.append(number)
             number += 1
-        self.numbers.sort()
 
     def _rewrite(self, index: KeyIndex, merged: Merged, numbers: list[int]) -> int:
         """Write neighbouring extents again without their dead rows, together and in order of ETT.
@@ -238,10 +230,9 @@ class WindowExtents:
         live = [(number, rows, slots) for number, rows, slots in live if len(rows)]
         parts = self.take([(number, rows) for number, rows, _ in live])
         size = self._log.bytes_of(number for number, _, _ in live)
-        self._live_rows.clear(numbers, stored - sum(len(rows) for _, rows, _ in live))
+        self._extents.clear(numbers, stored - sum(len(rows) for _, rows, _ in live))
         for number in numbers:
             self._log.drop([number, _PIECES | number])
-            self.numbers.remove(number)
             if self._addresses:
                 self._addresses.drop(number)
         if not parts:
@@ -257,7 +248,16 @@ class WindowExtents:
         return Pieces.read(next(self._log.read(_PIECES | number)))
 
 
-def _enclosed(numbers: Sequence[int], sizes: Sequence[int]) -> list[int]:
+def _extents_of(log: Groups) -> LiveRows:
+    """The extents that a log has, of which it is not known how many rows are live."""
+    numbers = groups_of(log, DATA)
+    sizes, pieces = ([log.bytes_of([kind | number]) for number in numbers] for kind in (DATA, _PIECES))
+    rows = [log.rows_of([number]) for number in numbers]
+    extents, row_bytes, piece_bytes, stored = (np.array(column, np.int64) for column in (numbers, sizes, pieces, rows))
+    return LiveRows(extents, row_bytes, row_bytes + piece_bytes, stored)
+
+
+def _enclosed(sizes: Numbers) -> slice | None:
     """Neighbouring small extents that are many, with a larger one after them; together they are no larger than a full one.
 
     They are what is left of extents when most of their rows have died. It would stay as it is: joining begins with the
@@ -266,20 +266,22 @@ def _enclosed(numbers: Sequence[int], sizes: Sequence[int]) -> list[int]:
     Examples
     --------
     >>> large = SEGMENT_BYTES // 2
-    >>> sizes = [1, 1, large, *[5] * 9, large, *[7] * 9]
-    >>> _enclosed(range(100, 100 + len(sizes)), sizes)
-    [103, 104, 105, 106, 107, 108, 109, 110, 111]
+    >>> _enclosed(np.array([1, 1, large, *[5] * 9, large, *[7] * 9]))
+    slice(3, 12, None)
     """
-    run, room, least = list[int](), SEGMENT_BYTES, SEGMENT_BYTES // 2
-    for number, size in zip(numbers, sizes, strict=True):
-        if size >= least or size > room:
-            if len(run) > _MANY:
-                return run
-            run, room = [], SEGMENT_BYTES
-        if size < least:
-            run.append(number)
+    ends = np.append(np.flatnonzero(sizes >= SEGMENT_BYTES // 2), len(sizes))
+    begins = np.concatenate([[0], ends[:-1] + 1])
+    for begin, end in np.stack([begins, ends], axis=1)[ends - begins > _MANY].tolist():
+        first, room = begin, SEGMENT_BYTES
+        for place, size in enumerate(sizes[begin:end].tolist(), begin):
+            if size > room:
+                if place - first > _MANY:
+                    return slice(first, place)
+                first, room = place, SEGMENT_BYTES
             room -= size
-    return []
+        if end - first > _MANY and end < len(sizes):
+            return slice(first, end)
+    return None
 
 
 def _pieces_at(log: Groups, number: int) -> list[Extent]:
