@@ -22,7 +22,7 @@ from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, Member, WindowPlan, in_common
 from forebay.engine.window_join import WindowJoin
 from forebay.store import filenames, index_log, open_stores
-from forebay.store.manifest import FORMAT, FORMAT_OF_STREAMS, FORMAT_OF_WIDTHS
+from forebay.store.manifest import FORMAT
 from forebay.store.options import Options
 from forebay.store.partitions import SLICE
 from forebay.windows import (
@@ -46,6 +46,7 @@ from forebay.windows import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
+TODAYS = f"format-{FORMAT}"
 FORMATS = sorted(path.name for path in GOLDEN.iterdir())  # an earlier one lacks the operators that came after it
 
 COUNT = BoundAggregate("n", "count", ("a0",), (pa.int64(),), pa.int64())
@@ -119,7 +120,6 @@ def sharing():
 
 
 UPDATING = ("updates",)
-ALIGNED = ("tumbling-median", "sliding-sum", "window-join")
 PICTURED = ("session-median", "session-sum", "count-median", "global", "interval-join", "patterns")
 """Operators of which there is state with a picture, too."""
 PLANS = {
@@ -180,12 +180,6 @@ def run(plan, directory, version, numbers, until, *, updating=False):
     return results, version
 
 
-def format_of(name):
-    if name == "patterns":
-        return f"format-{FORMAT_OF_WIDTHS}"
-    return f"format-{FORMAT if name in ALIGNED else FORMAT_OF_STREAMS}"
-
-
 def newest(directory):
     versions = (filenames.version_of(path.name) for path in directory.iterdir())
     return max((version for version in versions if version), key=lambda version: version.number)
@@ -196,8 +190,8 @@ WRITTEN = [(written, name) for written in FORMATS for name in PLANS if (GOLDEN /
 
 @pytest.mark.parametrize("name", PLANS)
 def test_there_is_state_of_every_operator_in_todays_format(name):
-    assert (format_of(name), name) in WRITTEN
-    assert name not in PICTURED or (f"{format_of(name)}-pictured", name) in WRITTEN
+    assert (TODAYS, name) in WRITTEN
+    assert name not in PICTURED or (f"{TODAYS}-pictured", name) in WRITTEN
 
 
 @pytest.mark.parametrize(("written", "name"), WRITTEN)
@@ -221,7 +215,7 @@ def write(directory, name):
 
 if __name__ == "__main__":
     for name in PLANS:
-        write(GOLDEN / format_of(name) / name, name)
+        write(GOLDEN / TODAYS / name, name)
     index_log._LEAST_CHANGES = index_log._MOST_CHANGES = 0  # a picture in each version
     for name in PICTURED:
-        write(GOLDEN / f"{format_of(name)}-pictured" / name, name)
+        write(GOLDEN / f"{TODAYS}-pictured" / name, name)

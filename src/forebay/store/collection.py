@@ -42,7 +42,8 @@ def collectable(
     ['000000000001-0000000a.manifest', '000000000001-0000000a-0000.arrow']
     """
     named, oldest = set().union(*kept.values()), min(version.number for version in kept)
-    for version in map(filenames.version_of, names):
+    others = [name for name in names if name not in named]
+    for version in map(filenames.version_of, others):
         if version is not None and version.number >= oldest and version not in kept:
             try:
                 named.update(files_of(version))
@@ -50,6 +51,6 @@ def collectable(
                 continue
             except (VersionNotFound, OSError):  # gone since the files were listed, or what it needs is not known now
                 return []
-    numbers = ((name, filenames.number_of(name)) for name in names)
+    numbers = ((name, filenames.number_of(name)) for name in others)
     last = oldest - 1 if sparing else oldest
     return [name for name, number in numbers if number is not None and number <= last and name not in named]

@@ -42,13 +42,16 @@ class Groups:
 
     def at(self, manifest: Manifest) -> Groups:
         """The groups as they were in another version of the same log."""
-        extents = (extent for extent in manifest.extents if extent.part == self._part)
-        return Groups(ExtentMap(extents), self._segments, self._part)
+        return Groups(ExtentMap(manifest.extents, self._part), self._segments, self._part)
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:
         """The groups that have rows, ascending."""
         return self._extents.groups
+
+    def within(self, first: int, end: int) -> list[int]:
+        """The groups from one to before another that have rows, ascending."""
+        return self._extents.within(first, end)
 
     @property
     def bytes(self) -> int:

@@ -11,11 +11,13 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from forebay.errors import CorruptState, StateDirectoryError, VersionNotFound
 from forebay.store import filenames
@@ -25,6 +27,7 @@ from forebay.store.collection import collectable
 from forebay.store.disk import LOCAL, Disk, is_there, reported
 from forebay.store.extent_groups import Groups, joining
 from forebay.store.extent_map import ExtentMap
+from forebay.store.extent_table import ExtentTable, places_of
 from forebay.store.filenames import Version
 from forebay.store.identity import new_secret
 from forebay.store.manifest import Counters, Manifest
@@ -76,11 +79,9 @@ class ExtentLog(Groups):
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
         self.base = base = self._read(version, manifests.read) if version else Manifest(secret=new_secret())
         fetch = self._fetch if archive else None
-        super().__init__(ExtentMap(), Segments(directory, disk, base.version, base.segments, fetch))
-        self._parts = {"": self._extents, **{name: ExtentMap() for name in base.parts}}
+        super().__init__(ExtentMap(base.extents), Segments(directory, disk, base.version, base.segments, fetch))
+        self._parts = {"": self._extents, **{name: ExtentMap(base.extents, name) for name in base.parts}}
         self._counters = dict(base.parts)
-        for extent in base.extents:
-            self._parts[extent.part].add(extent)
         self.zero_copy_bytes = self.uploaded_bytes = 0
         self.upload_seconds = 0.0
 
@@ -101,7 +102,7 @@ class ExtentLog(Groups):
     def part(self, name: str) -> LogPart:
         """The part of a store that shares the versions of this log; a new one is empty."""
         self._counters.setdefault(name, Counters())
-        return LogPart(self, name, self._parts.setdefault(name, ExtentMap()))
+        return LogPart(self, name, self._parts.setdefault(name, ExtentMap(part=name)))
 
     def drop_part(self, name: str) -> None:
         """Forget a part with all its groups."""
@@ -127,12 +128,12 @@ class ExtentLog(Groups):
             return False
         self.zero_copy_bytes += sum(live[name] for name in wanted)
         lying: dict[str, list[Extent]] = {name: [] for name in wanted}
-        for extent in self._all():
-            if extent.segment in lying:
+        for extents in self._parts.values():
+            for extent in extents.lying_in(wanted):
                 lying[extent.segment].append(extent)
-        for extents in lying.values():
-            moved = self._segments.move(extents)
-            for part in {extent.part for extent in extents}:
+        for some in lying.values():
+            moved = self._segments.move(some)
+            for part in {extent.part for extent in some}:
                 self._parts[part].moved({old: new for old, new in moved.items() if old.part == part})
         return True
 
@@ -142,6 +143,7 @@ class ExtentLog(Groups):
         segments.seal()
         live = self._live().keys()
         kept, known = self._kept()
+        lasting = {name: segment for name, segment in segments.known.items() if name in live}
         manifest = Manifest(
             version=segments.next,
             history=tuple(kept),
@@ -150,8 +152,8 @@ class ExtentLog(Groups):
             counters=counters,
             batch=batch,
             secret=self.base.secret,
-            segments={name: segment for name, segment in segments.known.items() if name in live},
-            extents=tuple(self._all()),
+            segments=lasting,
+            extents=self._table(tuple(lasting)),
             parts=dict(self._counters),
         )
         self._disk.make_directory(self._directory)
@@ -167,6 +169,8 @@ class ExtentLog(Groups):
             self._collect({segments.next: _files(manifest), **kept})
         self.base, version = manifest, segments.next
         segments.go_on(version, manifest.segments)
+        for extents in self._parts.values():
+            extents.settle(manifest.extents)
         return version
 
     def snapshot(self, directory: Path) -> None:
@@ -190,9 +194,11 @@ class ExtentLog(Groups):
         self._segments.abandon()
         self.fetched_bytes, self.fetch_seconds = 0, 0.0
 
-    def _all(self) -> Iterator[Extent]:
-        for extents in self._parts.values():
-            yield from extents
+    def _table(self, segments: Sequence[str]) -> ExtentTable:
+        """The extents of all parts, which lie in these segments."""
+        parts = ("", *self._counters)
+        order, numbers = places_of(segments), places_of(parts)
+        return ExtentTable(np.concatenate([self._parts[name].records(order, numbers) for name in parts]), segments, parts)
 
     def _live(self) -> Mapping[str, int]:
         """Size of the extents in each segment that has any."""
@@ -283,15 +289,17 @@ class ExtentLog(Groups):
 def _emptiest(sizes: Mapping[str, int], live: Mapping[str, int], most: float) -> Iterator[str]:
     """The files to move live extents from, until files are no more than ``most`` times as large as what is live."""
     allowed, total = max(LEAST_COMPACTED, most * sum(live.values())), sum(sizes.values())
-    for name in sorted(live, key=lambda name: live[name] / sizes[name]):
-        if total <= allowed:
-            return
+    for name in sorted(live, key=lambda name: live[name] / sizes[name]) if total > allowed else ():
         yield name
         total -= sizes[name] - live[name]
+        if total <= allowed:
+            return
 
 
-def _youngest(segments: Iterable[Segment]) -> Iterator[str]:
+def _youngest(segments: Collection[Segment]) -> Iterator[str]:
     """The youngest files of a schema if it has too many small ones: so many that no row is moved more than a few times."""
+    if sum(segment.size < SEGMENT_BYTES // 2 for segment in segments) <= _MOST_SMALL:
+        return
     by_schema: dict[int, list[Segment]] = {}
     for segment in sorted(segments, key=attrgetter("name")):
         by_schema.setdefault(segment.schema_crc, []).append(segment)

@@ -28,7 +28,7 @@ _SLOTS_PER_CHANGE = 1 << 13
 
 def groups_of(log: Groups, kind: int) -> list[int]:
     """The groups of a kind, ascending."""
-    return [group for group in log.groups.tolist() if group >> KIND_BITS == kind]
+    return log.within(kind << KIND_BITS, (kind + 1) << KIND_BITS)
 
 
 def read(log: Groups) -> KeyIndex:

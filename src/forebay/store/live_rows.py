@@ -41,8 +41,8 @@ class LiveRows:
     --------
     >>> extents = LiveRows(np.array([3, 4]), np.array([900, 1000]), np.array([1000, 1200]), np.array([10, 20]))
     >>> extents.write(5, 500, 600, 10, extents.died(live=25))
-    >>> extents.numbers, extents.stored, extents.died(live=28)
-    ([3, 4, 5], 40, 12)
+    >>> extents.last, extents.stored, extents.died(live=28)
+    (5, 40, 12)
     """
 
     def __init__(self, numbers: Numbers, row_bytes: Numbers, all_bytes: Numbers, rows: Numbers) -> None:
@@ -50,12 +50,6 @@ class LiveRows:
         self._extents["number"], self._extents["row_bytes"], self._extents["bytes"] = numbers, row_bytes, all_bytes
         self._extents["rows"] = self._extents["live"] = rows
         self._cleared = 0
-
-    @property
-    def numbers(self) -> list[int]:
-        """The extents, ascending."""
-        numbers: list[int] = self._extents["number"].tolist()
-        return numbers
 
     @property
     def sizes(self) -> Numbers:

@@ -1,43 +1,35 @@
 """A manifest is one version of a store: the segments and extents that are live, and the counters so far.
 
-The first line of the file names the format, its version and the CRC-32 of everything after that line; the rest is JSON.
-A version exists when its manifest does. See docs/format.md.
+The first line of the file names the format, its version and the CRC-32 of everything after that line. A line of JSON
+follows, and then the extents as records. A version exists when its manifest does. See docs/format.md.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from isal.isal_zlib import crc32
 
 from forebay.errors import CorruptState, VersionNotFound
 from forebay.restoring import RESTORE
 from forebay.store import filenames
 from forebay.store.disk import LOCAL, Disk, is_there, unreadable
+from forebay.store.extent_table import EMPTY, RECORD, ExtentTable, Records, in_order
 from forebay.store.filenames import Version
-from forebay.store.segment import Extent, Header, Segment
+from forebay.store.segment import Header, Segment
 
-FORMAT = 4
+FORMAT = 9
 
-FORMAT_OF_PARTS = 5
-"""What a manifest with parts has; earlier releases must not take the parts for one store."""
-
-FORMAT_OF_PICTURES = 6
-"""What a manifest with pictures of key indexes has, with parts or without."""
-
-FORMAT_OF_STREAMS = 7
-"""What a manifest has of which a segment has several streams, whatever else there is but for the next."""
-
-FORMAT_OF_WIDTHS = 8
-"""What a manifest has whose references to events say how large these are."""
-
-_READABLE = {b"3", b"4", b"5", b"6", b"7", b"8"}
-"""Manifests of format 3 have no secret."""
+_OLDEST = 3
+"""The first format that is read. Manifests of earlier ones than `FORMAT` are JSON alone, and those of this one have no
+secret."""
 
 KIND_BITS = 61
 PICTURES = 3 << KIND_BITS
@@ -95,7 +87,7 @@ class Manifest:
     fired_until: int | None = None
     counters: Counters = field(default_factory=Counters)
     segments: Mapping[str, Segment] = field(default_factory=dict)
-    extents: tuple[Extent, ...] = ()
+    extents: ExtentTable = field(default_factory=lambda: EMPTY)
     batch: int | None = None
     secret: str | None = None
     parts: Mapping[str, Counters] = field(default_factory=dict)
@@ -103,17 +95,23 @@ class Manifest:
     @property
     def rows(self) -> int:
         """Rows, or partial aggregates, that the store holds."""
-        return sum(extent.rows for extent in self.extents if extent.group < INDEXES)
+        return _rows(self.extents.records)
 
     def rows_of(self, part: str) -> int:
         """Rows that a part of the store holds."""
-        return sum(extent.rows for extent in self.extents if extent.part == part and extent.group < INDEXES)
+        return _rows(self.extents.part(part))
 
     @property
     def size(self) -> int:
         """Bytes of the rows and of what is stored to find them."""
-        return sum(extent.length for extent in self.extents)
+        return int(self.extents.records["length"].sum())
 
+
+def _rows(extents: Records) -> int:
+    return int(extents["rows"][extents["group"] < INDEXES].sum())
+
+
+_SEGMENT_COLUMNS = ("name", "size", "schema_size", "schema_crc")
 
 _MOST_WRITTEN = 2048
 _written: dict[Path, list[str]] = {}
@@ -125,8 +123,9 @@ def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
     """Make ``manifest`` a version: from the return on it can be opened, before that it cannot."""
     if manifest.version is None:
         raise ValueError("a manifest without a version is the empty store and is never written")
-    body = json.dumps(_to_json(manifest), separators=(",", ":")).encode()
-    header = f"forebay manifest {_format_of(manifest)} {crc32(body):08x}\n".encode()
+    described = json.dumps(_described(manifest), separators=(",", ":")).encode()
+    body = described + b"\n" + manifest.extents.records.tobytes()
+    header = f"forebay manifest {FORMAT} {crc32(body):08x}\n".encode()
     path = directory / filenames.manifest(manifest.version)
     disk.publish(path, header + body)
     with _writing:
@@ -173,63 +172,36 @@ def _bytes_of(path: Path) -> bytes:
 
 def parse(data: bytes, path: Path) -> Manifest:
     """The manifest in the bytes of a file; ``path`` is for messages."""
-    content, written = _content(data, path)
-    manifest = _from_json(content)
-    if written != (_format_of(manifest) if "secret" in content else 3):
-        raise CorruptState(f"{path} is damaged at offset 0: what it has is of another format version. {RESTORE}")
-    return manifest
+    return _from(*_content(data, path))
 
 
-def _content(data: bytes, path: Path) -> tuple[dict[str, Any], int]:
-    """What the bytes of a file say, if they are those that were written of the version that has its name; and the format."""
+def _content(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
+    """What the bytes of a file say, if they were written of the version that has its name; and its records."""
     header, _, body = data.partition(b"\n")
     words = header.split(b" ")
     if len(words) != 4 or words[:2] != [b"forebay", b"manifest"] or not words[2].isdigit():
         raise CorruptState(f"{path} is damaged at offset 0: it does not begin like a manifest. {RESTORE}")
-    if words[2] not in _READABLE:
+    if not _OLDEST <= int(words[2]) <= FORMAT:
         raise CorruptState(
-            f"{path} has format version {words[2].decode(errors='replace')}; this forebay reads versions 3 to "
-            f"{FORMAT_OF_WIDTHS}. "
-            "Run the forebay release that wrote it."
+            f"{path} has format version {int(words[2])}; this forebay reads versions {_OLDEST} to {FORMAT}. Run the forebay "
+            "release that wrote it."
         )
     if words[3] != f"{crc32(body):08x}".encode():
         raise CorruptState(f"{path} is damaged in the {len(body)} bytes at offset {len(header) + 1}. {RESTORE}")
+    described, _, records = body.partition(b"\n")
     try:
-        content = json.loads(body)
+        content = json.loads(described)
     except ValueError as error:  # the checksum of nothing is 0
         raise CorruptState(f"{path} is damaged: {error}. {RESTORE}") from error
     if filenames.version_of(path.name) != Version.parse(content["version"]):
         raise CorruptState(f"{path} is the manifest of another version, {content['version']}. {RESTORE}")
-    return content, int(words[2])
+    return content, records
 
 
-def _format_of(manifest: Manifest) -> int:
-    """The oldest format that has all that the manifest has, so that releases which can read it do."""
-    if manifest.parts and any(extent.group == SLICES and not extent.part for extent in manifest.extents):
-        return FORMAT_OF_WIDTHS
-    if any(segment.streams for segment in manifest.segments.values()):
-        return FORMAT_OF_STREAMS
-    if any(extent.group >= PICTURES for extent in manifest.extents):
-        return FORMAT_OF_PICTURES
-    return FORMAT_OF_PARTS if manifest.parts else FORMAT
-
-
-_EXTENT_COLUMNS = ("group", "offset", "length", "crc", "rows")
-
-
-def _to_json(manifest: Manifest) -> dict[str, Any]:
-    order = {name: position for position, name in enumerate(manifest.segments)}
-    extents: dict[str, list[int]] = {
-        column: [getattr(extent, column) for extent in manifest.extents] for column in _EXTENT_COLUMNS
-    }
-    extents["segment"] = [order[extent.segment] for extent in manifest.extents]
-    if any(extent.merged for extent in manifest.extents):
-        extents["merged"] = [int(extent.merged) for extent in manifest.extents]
-    parts: dict[str, Any] = {}
-    if manifest.parts:
-        numbers = {name: number for number, name in enumerate(("", *manifest.parts))}
-        extents["part"] = [numbers[extent.part] for extent in manifest.extents]
-        parts["parts"] = [{"name": name, "counters": vars(counters)} for name, counters in manifest.parts.items()]
+def _described(manifest: Manifest) -> dict[str, Any]:
+    """All of a manifest but its extents, in whose order the segments are."""
+    segments = [manifest.segments[name] for name in manifest.extents.segments]
+    parts = [{"name": name, "counters": vars(counters)} for name, counters in manifest.parts.items()]
     return {
         "version": str(manifest.version),
         "history": [str(version) for version in manifest.history],
@@ -238,39 +210,39 @@ def _to_json(manifest: Manifest) -> dict[str, Any]:
         "fired_until": manifest.fired_until,
         "secret": manifest.secret,
         "counters": vars(manifest.counters),
-        "segments": [_described(segment) for segment in manifest.segments.values()],
-        "extents": extents,
-        **parts,
+        "segments": {column: list(map(attrgetter(column), segments)) for column in _SEGMENT_COLUMNS},
+        "streams": {place: each.streams for place, each in enumerate(segments) if each.streams},
+        "parts": parts,
     }
 
 
-def _described(segment: Segment) -> dict[str, Any]:
-    """A segment; only where it has several streams do these have a field."""
-    found = dict(vars(segment))
-    if not segment.streams:
-        del found["streams"]
-    return found
-
-
 def _segments(content: dict[str, Any]) -> list[Segment]:
-    for segment in content["segments"]:
-        if "streams" in segment:
-            segment["streams"] = tuple(Header(*each) for each in segment["streams"])
-    segments = [Segment(**segment) for segment in content["segments"]]
-    for segment in segments:
-        if not filenames.is_segment(segment.name):
-            raise CorruptState(f"a manifest names {segment.name!r}, which is not a segment's name. {RESTORE}")
-    return segments
+    """The segments, which earlier releases describe one by one."""
+    columns, streams = content["segments"], content.get("streams", {})
+    if isinstance(columns, list):
+        streams = {str(place): each["streams"] for place, each in enumerate(columns) if "streams" in each}
+        columns = {column: [each[column] for each in columns] for column in _SEGMENT_COLUMNS}
+    for name in columns["name"]:
+        if not filenames.is_segment(name):
+            raise CorruptState(f"a manifest names {name!r}, which is not a segment's name. {RESTORE}")
+    further = [tuple(Header(*each) for each in streams.get(str(place), ())) for place in range(len(columns["name"]))]
+    return list(map(Segment, *(columns[column] for column in _SEGMENT_COLUMNS), further))
 
 
-def _from_json(content: dict[str, Any]) -> Manifest:
-    segments = _segments(content)
+def _extents(content: dict[str, Any], records: bytes, segments: Sequence[str], parts: Sequence[str]) -> ExtentTable:
+    """The extents, which are records, or lists of earlier releases."""
+    if "extents" not in content:
+        return ExtentTable(np.frombuffer(records, RECORD).copy(), segments, parts)
     columns = content["extents"]
+    found = np.zeros(len(columns["group"]), RECORD)
+    for name, column in columns.items():
+        found[name] = column
+    return ExtentTable(in_order(found), segments, parts)
+
+
+def _from(content: dict[str, Any], records: bytes) -> Manifest:
+    segments = {segment.name: segment for segment in _segments(content)}
     parts = {part["name"]: Counters(**part["counters"]) for part in content.get("parts", ())}
-    names = ("", *parts)
-    none = [0] * len(columns["group"])
-    others = columns.get("part", none), columns.get("merged", none)
-    rows = zip(*(columns[column] for column in (*_EXTENT_COLUMNS, "segment")), *others, strict=True)
     return Manifest(
         version=Version.parse(content["version"]),
         history=tuple(Version.parse(version) for version in content["history"]),
@@ -279,10 +251,7 @@ def _from_json(content: dict[str, Any]) -> Manifest:
         fired_until=content["fired_until"],
         secret=content.get("secret"),
         counters=Counters(**content["counters"]),
-        segments={segment.name: segment for segment in segments},
-        extents=tuple(
-            Extent(start, segments[segment].name, offset, length, crc, count, names[part], bool(merged))
-            for start, offset, length, crc, count, segment, part, merged in rows
-        ),
+        segments=segments,
+        extents=_extents(content, records, tuple(segments), ("", *parts)),
         parts=parts,
     )

@@ -61,6 +61,12 @@ class Pieces(NamedTuple):
 
 def by_trigger_time(slots: Slots, records: Records) -> tuple[Rows, Slots, Slots]:
     """The order of rows by their windows' ETT, and by arrival within a window; the windows, and how many rows each has."""
+    if kernels.sparse(len(slots), len(records)):
+        owners, places, numbers = np.unique(slots, return_inverse=True, return_counts=True)
+        earliest = np.argsort(records["ett"][owners])
+        ranks = np.empty(len(owners), np.int64)
+        ranks[earliest] = np.arange(len(owners))
+        return np.argsort(ranks[places], kind="stable"), owners[earliest], numbers[earliest].astype(np.int32)
     counts, owners = kernels.counted(slots, len(records))
     owners = owners[np.argsort(records["ett"][owners])]
     numbers = counts[owners]

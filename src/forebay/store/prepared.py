@@ -39,7 +39,8 @@ class Preparing(Protocol):
 
 def pictured(manifest: Manifest) -> list[Extent]:
     """Where the picture of a store's key index lies; nothing as long as it has none (`forebay.store.index_log.write`)."""
-    return [extent for extent in manifest.extents if extent.group >= PICTURES and not extent.part]
+    records = manifest.extents.part("")
+    return [*manifest.extents.extents(records[records["group"] >= PICTURES])]
 
 
 def named(prefix: str, parts: Mapping[str, Array]) -> dict[str, Array]:

@@ -33,6 +33,8 @@ class RowBuffer:
 
     def __init__(self, index: KeyIndex) -> None:
         self._index = index
+        self._heads = self._slots = np.empty(0, np.int32)
+        self._rows = 0
         self.clear()
 
     def __len__(self) -> int:
@@ -40,13 +42,17 @@ class RowBuffer:
         return self._rows
 
     def clear(self) -> None:
+        """Have no rows."""
+        if kernels.sparse(self._rows, len(self._heads)):
+            self._heads[self._slots[: self._rows]] = 0
+        else:
+            self._heads = np.empty(0, np.int32)
         self._batches: list[pa.RecordBatch] = []
         self._begins = [0]
         self._rows = self.nbytes = 0
         self._slots = np.empty(0, np.int32)
         self._generations = np.empty(0, np.int32)
         self._previous = np.empty(0, np.int32)
-        self._heads = np.empty(0, np.int32)
 
     def append(self, batch: pa.RecordBatch, slots: Slots) -> None:
         """Add rows of windows that are open."""

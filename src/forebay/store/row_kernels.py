@@ -135,8 +135,19 @@ def count_owners(slots, counts):
     return owners[:found]
 
 
+def sparse(rows: int, capacity: int) -> bool:
+    """Whether rows are so few among slots that sorting them is cheaper than room for each slot.
+
+    Zeros that numpy gives take memory, and time, where they are written to, and rows that lie far apart touch all of them.
+    """
+    return capacity > 64 * rows
+
+
 def repeated(slots: npt.NDArray[np.int32], capacity: int) -> npt.NDArray[np.bool_]:
-    """Which of the slots occur more than once. Zeros that numpy gives take memory, and time, where they are written to."""
+    """Which of the slots occur more than once."""
+    if sparse(len(slots), capacity):
+        _, places, counts = np.unique(slots, return_inverse=True, return_counts=True)
+        return counts[places] > 1
     return find_repeated(slots, np.zeros(capacity, np.int32))
 
 

@@ -139,9 +139,8 @@ class Segments:
 
     def bytes_of(self, names: Collection[str]) -> int:
         """Size of the files of some segments."""
-        sizes = {name: segment.size for name, segment in self.known.items()}
-        sizes |= {writer.name: writer.size for writer in self._writers}
-        return sum(sizes[name] for name in names)
+        written = {writer.name: writer.size for writer in self._writers}
+        return sum(written[name] if name in written else self.known[name].size for name in names)
 
     # private ---------------------------------------------------------------------------------------------------------
 

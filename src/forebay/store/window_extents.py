@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,6 @@ class WindowExtents:
 
     def __init__(self, log: ExtentLog | LogPart, form: Form | None) -> None:
         self._log, self._form = log, form
-        self._extents = _extents_of(log)
         self._addresses: Addresses | None = None
         self._condemned: list[int] = []
         self._appended = 0
@@ -60,12 +60,20 @@ class WindowExtents:
     @property
     def numbers(self) -> list[int]:
         """The extents, ascending."""
-        return self._extents.numbers
+        return groups_of(self._log, DATA)
+
+    @cached_property
+    def _extents(self) -> LiveRows:
+        """They, with their sizes; of those that a log was opened with it is not known how many rows are live."""
+        rows, pieces = self._log.extents_of(self.numbers), _pieces_in(self._log)
+        numbers, sizes, stored = np.array([(each.group, each.length, each.rows) for each in rows], np.int64).reshape(-1, 3).T
+        return LiveRows(numbers, sizes, sizes + np.array([each.length for each in pieces], np.int64), stored)
 
     def moved_to(self, log: ExtentLog | LogPart) -> None:
         """Be those of another log, which goes on from this one."""
         before = self._log
-        self._log, self._extents = log, _extents_of(log)
+        self._log = log
+        vars(self).pop("_extents", None)  # they are those of a store that was opened anew
         self._follow(before)
 
     def adopt(self, index: KeyIndex, addresses: Mapping[str, Array], extents: Array, before: Groups) -> None:
@@ -77,7 +85,7 @@ class WindowExtents:
     def _follow(self, before: Groups) -> None:
         """Know of the extents that the log has now what was known of those before."""
         had = groups_of(before, DATA)
-        others = {n for n in (*had, *self.numbers) if _pieces_at(before, n) != _pieces_at(self._log, n)}
+        others = {extent.group ^ _PIECES for extent in {*_pieces_in(before)} ^ {*_pieces_in(self._log)}}
         self._condemned = [number for number in self._condemned if number not in others]
         if self._addresses:
             for number in others.intersection(had):
@@ -248,13 +256,9 @@ class WindowExtents:
         return Pieces.read(next(self._log.read(_PIECES | number)))
 
 
-def _extents_of(log: Groups) -> LiveRows:
-    """The extents that a log has, of which it is not known how many rows are live."""
-    numbers = groups_of(log, DATA)
-    sizes, pieces = ([log.bytes_of([kind | number]) for number in numbers] for kind in (DATA, _PIECES))
-    rows = [log.rows_of([number]) for number in numbers]
-    extents, row_bytes, piece_bytes, stored = (np.array(column, np.int64) for column in (numbers, sizes, pieces, rows))
-    return LiveRows(extents, row_bytes, row_bytes + piece_bytes, stored)
+def _pieces_in(log: Groups) -> list[Extent]:
+    """Where the pieces of extents lie."""
+    return log.extents_of(log.within(_PIECES, 2 * _PIECES))
 
 
 def _enclosed(sizes: Numbers) -> slice | None:
@@ -282,11 +286,6 @@ def _enclosed(sizes: Numbers) -> slice | None:
         if end - first > _MANY and end < len(sizes):
             return slice(first, end)
     return None
-
-
-def _pieces_at(log: Groups, number: int) -> list[Extent]:
-    """Where the pieces of an extent lie."""
-    return log.extents_of([_PIECES | number])
 
 
 def _count_merged(index: KeyIndex, before: Slots, after: Slots) -> None:
