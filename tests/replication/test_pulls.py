@@ -1,5 +1,7 @@
 """What hosts make of files that are not what they should be, or go while others take them for there."""
 
+import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -9,13 +11,14 @@ import pytest
 from loopback_hosts import LAYOUT, QUERY, append, hosts, values, wait_for
 
 from forebay.errors import ReplicationError
-from forebay.replication import chain
+from forebay.replication import chain, local
 from forebay.replication import pulls as pulls_module
 from forebay.replication.holdings import Holdings
 from forebay.replication.pace import Pace
 from forebay.replication.protocol import Peers
 from forebay.replication.pulls import Pulls
 from forebay.store.aligned import AlignedStore
+from forebay.store.disk import reported
 from forebay.store.options import Options
 
 INSTANCE = f"{QUERY}/{LAYOUT}/0-00000000"
@@ -206,3 +209,35 @@ def test_what_is_named_first_comes_first_though_others_wait_for_longer():
     wait_for(lambda: len(order) == 11)
     assert {*order[: pulls_module.AT_ONCE]} == {*many[: pulls_module.AT_ONCE]}
     assert {*order[pulls_module.AT_ONCE :][:2]} == {"guest", "second guest"}
+
+
+def test_a_disk_that_is_full_here_is_no_fault_of_who_sends(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    with hosts(tmp_path, replicas=0, uploading=False) as some:
+        agents = [some.listen(number) for number in range(2)]
+        version = append(some.open(0, None), 0)
+        name, *_ = Holdings(some.disk(0)).files_of(INSTANCE, version)
+        pulls = agents[1]._pulls
+        holders = {"addresses": [agents[0].address], "archive": None}
+        monkeypatch.setattr(Holdings, "receiving", lambda *_: full("/disk"))
+        pulls._get(INSTANCE, {name: None}, holders)
+        assert holders["addresses"] == [agents[0].address]
+    assert "could not be kept: cannot create /disk: No space left on device" in caplog.text
+
+
+@contextlib.contextmanager
+def full(path):
+    with reported("create", path):
+        raise OSError(errno.ENOSPC, "")
+    yield
+
+
+def test_nothing_is_left_of_an_agent_that_was_killed_long_ago(tmp_path):
+    (tmp_path / "agents").mkdir()
+    left = [tmp_path / "agents" / f"app-1.{kind}" for kind in ("alive", "json", "log")]
+    for path in (*left, local.socket_of(tmp_path, "app-1")):
+        path.touch()
+        os.utime(path, (0, 0))
+    (tmp_path / "agents" / "app-2.alive").touch()
+    local.sweep(tmp_path)
+    assert [path.name for path in (tmp_path / "agents").iterdir()] == ["app-2.alive"]

@@ -3,6 +3,7 @@
 import ctypes
 import datetime
 import decimal
+import errno
 import os
 import re
 import subprocess
@@ -338,3 +339,17 @@ def test_what_a_disk_does_not_give_is_told_and_does_not_end_the_process(tmp_path
     assert re.match(r"cannot read .*\.arrow: Input/output error\. Have its disk mounted", alone)
     (tmp_path / NAME).unlink()
     assert subprocess.run([*run, "archive"], capture_output=True, text=True, check=True).stdout in ("20000\n", "1\n")
+
+
+def test_no_file_is_fetched_again_for_want_of_memory(tmp_path, monkeypatch):
+    """A replica that is asked for again is taken for damaged, and goes."""
+    segment, _ = written(tmp_path, pa.record_batch({"n": [1]}))
+    asked, error = [], OSError(errno.ENOMEM, "Cannot allocate memory")
+    monkeypatch.setattr(paging, "mapped", lambda _: raised(error))
+    with pytest.raises(StateDirectoryError, match="Cannot allocate memory"):
+        SegmentReader(tmp_path, segment, lambda: asked.append(1))
+    assert not asked
+
+
+def raised(error):
+    raise error

@@ -1,5 +1,8 @@
 """Rows that wait for the end of a micro-batch: in order, in memory or in a file, and gone when they were asked for."""
 
+import contextlib
+import resource
+import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,3 +46,21 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StateDirectoryError, match=r"cannot create the state directory .*/file: "):
         Spill(tmp_path / "file" / "here", 0).append(batch(1))
+
+
+def test_a_disk_that_is_full_when_rows_are_asked_for_is_told(tmp_path):
+    spill = Spill(tmp_path, 0)
+    spill.append(batch(1))  # it waits in a buffer of Python's
+    with size_limit(100), pytest.raises(StateDirectoryError, match=r"cannot write rows .* in .*: File too large"):
+        list(spill.drain())
+
+
+@contextlib.contextmanager
+def size_limit(size):
+    before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)

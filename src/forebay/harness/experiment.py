@@ -163,7 +163,7 @@ class _Reader:
         if not isinstance(names, list) or not names:
             self.wrong(("stores",), 'stores is a list of names, such as ["dict", "rocksdb"]')
         for name in names:
-            if name not in STORES and ":" not in str(name):
+            if not isinstance(name, str) or (name not in STORES and ":" not in name):
                 self.wrong(("stores",), f"there is no store {name!r}; use one of {', '.join(STORES)}, or module:Class")
         memory, rate = tables.get("memory_mb", MEMORY >> 20), tables.get("rate")
         if not _is_number(memory) or memory < 1:

@@ -60,7 +60,11 @@ class Holdings:
             if query not in self._locks:
                 LOCAL.make_directory(self.root / query)
                 descriptor = self._lock_file(query)
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                except OSError:
+                    os.close(descriptor)
+                    raise
                 self._locks[query] = descriptor
 
     def leave(self, query: str) -> None:
@@ -70,7 +74,7 @@ class Holdings:
         if descriptor is not None:
             os.close(descriptor)
         for known in (self._files, self._sized):
-            for instance in [each for each in known if each.startswith(f"{query}/")]:
+            for instance in [each for each in [*known] if each.startswith(f"{query}/")]:
                 known.pop(instance, None)
 
     def directory(self, instance: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import subprocess
@@ -62,11 +63,17 @@ def sweep(disk: Path) -> None:
     """Remove what agents have left that ended `KEPT_SECONDS` ago or earlier: their logs, and what told where they are."""
     for alive in (disk / "agents").glob("*.alive"):
         left = [each for each in alive.parent.iterdir() if each.name.startswith(f"{alive.stem}.")]
+        left += filter(Path.exists, [socket_of(disk, alive.stem)])
         with contextlib.suppress(OSError):  # another agent sweeps, too
             last = max((each.stat().st_mtime for each in left), default=time.time())
             if time.time() - last > KEPT_SECONDS and not _is_locked(alive):
                 for each in left:
                     each.unlink(missing_ok=True)
+
+
+def socket_of(disk: Path, application: str) -> Path:
+    """Where the agent of an application listens for tasks of its host; the name is short, as that of a socket must be."""
+    return disk / "agents" / f"{hashlib.sha256(application.encode()).hexdigest()[:16]}.socket"
 
 
 def _running(found: Path, application: Application) -> Peer | None:

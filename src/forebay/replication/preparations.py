@@ -8,7 +8,6 @@ their key indexes before anybody waits, and hands one over, in shared memory, to
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import hmac
 import json
 import logging
@@ -23,6 +22,7 @@ import numpy as np
 from forebay.errors import ForebayError
 from forebay.replication.application import Application
 from forebay.replication.holdings import Holdings
+from forebay.replication.local import socket_of
 from forebay.replication.shared_arrays import SharedArrays, receive, socket_at
 from forebay.store import filenames
 from forebay.store import manifest as manifests
@@ -206,7 +206,7 @@ class Preparations:
 
     def serve(self, application: Application) -> None:
         """Give stores to the tasks of an application on this host, as they ask for them (`prepared_of`)."""
-        path = _socket_of(self._holdings.root, application)
+        path = socket_of(self._holdings.root, application.name)
         try:
             LOCAL.make_directory(path.parent)
             path.unlink(missing_ok=True)
@@ -246,7 +246,7 @@ class Preparations:
 def prepared_of(disk: Path, application: Application, instance: str) -> Prepared | None:
     """What the agent of this host has prepared of a store, for the caller alone; None if it has not, or is not there."""
     try:
-        with socket_at(_socket_of(disk, application)) as (connection, address):
+        with socket_at(socket_of(disk, application.name)) as (connection, address):
             connection.settimeout(2 * TAKE_SECONDS)
             connection.connect(address)
             connection.send(json.dumps({"secret": application.secret, "instance": instance}).encode())
@@ -255,11 +255,6 @@ def prepared_of(disk: Path, application: Application, instance: str) -> Prepared
         return Prepared(manifests.parse(parts.pop(described[0]).tobytes(), Path(described[0])), parts) if described else None
     except (OSError, ValueError, ForebayError):
         return None
-
-
-def _socket_of(disk: Path, application: Application) -> Path:
-    """Where the agent of an application listens for tasks of its host; the name is short, as that of a socket must be."""
-    return disk / "agents" / f"{hashlib.sha256(application.name.encode()).hexdigest()[:16]}.socket"
 
 
 def _number(manifest: Manifest) -> int:

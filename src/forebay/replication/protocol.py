@@ -105,6 +105,8 @@ class Peer:
         """Turn what Flight raises inside the block into a `ReplicationError` that names the other side."""
         try:
             yield
+        except errors.ForebayError:  # what this side says is no fault of the other one, as that its own disk is full
+            raise
         except flight.FlightUnauthenticatedError as error:
             raise ReplicationError(
                 f"the forebay service at {self.address} does not accept the secret of this application. It belongs to "

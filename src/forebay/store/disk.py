@@ -55,6 +55,11 @@ def unreadable(path: Path, error: OSError) -> StateDirectoryError:
     )
 
 
+def is_passing(error: StateDirectoryError) -> bool:
+    """Whether a file could not be read for want of memory or descriptors, which says nothing about the file."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+
 class Disk:
     """Whole state files, durable when a call says so, with errors that name the path and the cause."""
 

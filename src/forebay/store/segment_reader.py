@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from forebay.store import block_kernels as kernels
 from forebay.store import blocks, paging, verified
 from forebay.store.block_kernels import BLOCK
 from forebay.store.blocks import Blocks
-from forebay.store.disk import unreadable
+from forebay.store.disk import is_passing, unreadable
 from forebay.store.paging import Parts
 from forebay.store.segment import Extent, Header, Segment, SegmentWriter
 from forebay.store.verified import Verified
@@ -86,11 +85,12 @@ class SegmentReader:
             os.close(source)
 
     def _mapped(self) -> pa.Buffer:
-        if self._fetch is not None:
-            with contextlib.suppress(CorruptState, StateDirectoryError):
-                return self._whole()
+        try:
+            return self._whole()
+        except (CorruptState, StateDirectoryError) as error:
+            if self._fetch is None or (isinstance(error, StateDirectoryError) and is_passing(error)):
+                raise
             return self._fetched()
-        return self._whole()
 
     def _fetched(self) -> pa.Buffer:
         """The file as the archive has it. What was read from a damaged one stays mapped for those that have it."""

@@ -26,7 +26,7 @@ class Spill:
     Raises
     ------
     StateDirectoryError
-        From `append`, if the directory cannot be written to.
+        From `append` and `drain`, if the directory cannot be written to.
 
     Examples
     --------
@@ -55,8 +55,9 @@ class Spill:
     def drain(self) -> Iterator[pa.RecordBatch]:
         """The batches that have waited; they are forgotten."""
         if self._file is not None:
-            self._writer.close()
-            self._file.flush()
+            with self._reported():
+                self._writer.close()
+                self._file.flush()
             self._file.seek(0)
             yield from pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
         yield from self._waiting
@@ -68,10 +69,13 @@ class Spill:
         self._open.close()
 
     def _write(self) -> None:
-        with reported("write rows that wait to a file in", self._directory):
+        with self._reported():
             if self._file is None:
                 self._file = self._open.enter_context(nameless_file(self._directory))
                 self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), self._waiting[0].schema)
             for batch in self._waiting:
                 self._writer.write_batch(batch)
         self._waiting, self._size = [], 0
+
+    def _reported(self) -> contextlib.AbstractContextManager[None]:
+        return reported("write rows that wait to a file in", self._directory)

@@ -126,6 +126,8 @@ def late(results: DataFrame) -> DataFrame:
 def remember(results: DataFrame, df: DataFrame, bound: BoundOperator) -> DataFrame:
     """Note what the results of an operator are made of; the results."""
     for column in uppermost(_plan(results)):
+        for known in (_streams, _batches):
+            known.pop(column, None)  # it is the newest one again
         if df.isStreaming:
             _streams[column] = df, bound
         else:

@@ -151,7 +151,9 @@ class Policies:
         """Hand partitions over to executors that have joined, or from those that are overloaded."""
         if not _is_going_on(self._scaling):
             present = {each.id for each in executors}
-            self._claims = {each: claim for each, claim in self._claims.items() if each in present or _is_going_on(claim)}
+            for each, claim in [*self._claims.items()]:
+                if each not in present and not _is_going_on(claim):
+                    self._claims.pop(each, None)
             joined = self._newcomers.due(present, time.monotonic())
             if joined:
                 self._bringing_up = joined
