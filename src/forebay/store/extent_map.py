@@ -50,10 +50,12 @@ class ExtentMap:
         self._found: dict[int, list[Extent]] = {}
         """The extents of groups that were asked for, or have changed and have some."""
         self.settle(table)
-        self._groups: list[int] = np.unique(self._records["group"]).tolist()
-        self.bytes = int(self._records["length"].sum())
-        sizes = np.bincount(self._records["segment"], self._records["length"]).astype(np.int64)
-        self.live = {table.segments[place]: int(sizes[place]) for place in np.flatnonzero(sizes).tolist()}
+        self._groups: list[int] = list(dict.fromkeys(self._records["group"].tolist()))
+        sizes = [0] * len(table.segments)
+        for place, size in zip(self._records["segment"].tolist(), self._records["length"].tolist(), strict=True):
+            sizes[place] += size
+        self.bytes = sum(sizes)
+        self.live = {name: size for name, size in zip(table.segments, sizes, strict=True) if size}
 
     def settle(self, table: ExtentTable) -> None:
         """The version of which it has the extents is another one, and nothing has changed since."""
@@ -130,7 +132,7 @@ class ExtentMap:
 
     def _unchanged(self) -> Records:
         """A copy of the records of groups that have not changed."""
-        return self._records[np.isin(self._records["group"], [*self._changed], invert=True)]
+        return self._records[[group not in self._changed for group in self._records["group"].tolist()]]
 
     def _those_changed(self) -> list[Extent]:
         return [extent for group in sorted(self._changed) for extent in self._found.get(group, ())]

@@ -80,6 +80,8 @@ class ExtentTable:
         """The records of a part."""
         if name not in self.parts:
             return EMPTY.records
+        if len(self.parts) == 1:
+            return self.records
         number, parts = self.parts.index(name), self.records["part"]
         return self.records[parts.searchsorted(number) : parts.searchsorted(number, "right")]
 
