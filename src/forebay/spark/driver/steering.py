@@ -108,7 +108,7 @@ class Steering:
 
     def usable(self) -> list[Executor]:
         """The executors that can be given partitions."""
-        return [each for each in self.executors() if not each.leaving and not each.excluded]
+        return list(self._executors.staying().values())
 
     @property
     def partitions(self) -> int:
@@ -120,21 +120,15 @@ class Steering:
         """The numbers that Spark has given to the stateful operators of the query, forebay's and its own."""
         return self._coordinator.operators
 
-    def placement(self, operator: int | None = None) -> dict[int, str | None]:
+    def placement(self) -> dict[int, str | None]:
         """The executor of each state partition: the one that has loaded it last, or that it has been steered to.
 
         It is None for a partition that no executor has, as when its executor is lost. As long as nobody has steered, the
-        operators of a query may have the same partition on different executors.
-
-        Parameters
-        ----------
-        operator : int, optional
-            One of `operators`; the first one if not given.
+        operators of a query may have the same partition on different executors: this is where the first operator's are.
         """
-        wanted = min(self.operators, default=0) if operator is None else operator
-        alive = self._executors.alive()
+        first, alive = min(self.operators, default=0), self._executors.alive()
         return {
-            partition: next((each for each in self._coordinator.locations(partition, wanted) if each in alive), None)
+            partition: next((each for each in self._coordinator.locations(partition, first) if each in alive), None)
             for partition in range(self.partitions)
         }
 
