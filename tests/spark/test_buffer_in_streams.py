@@ -203,6 +203,7 @@ def test_a_processor_that_raises_stops_the_query_and_loses_nothing(stream, tmp_p
         ({"interval": "soon"}, InvalidArgument, "soon"),
         ({"processor": lambda key, rows: rows}, InvalidArgument, r"func\(rows\)"),
         ({"processor": lambda rows: rows, "schema": "n"}, InvalidArgument, "Spark cannot parse"),
+        ({"processor": lambda rows: rows, "schema": 3}, InvalidArgument, "got the schema 3"),
         ({"processor": lambda rows: rows, "schema": "int"}, InvalidArgument, "name its columns"),
         ({"schema": "n int"}, InvalidArgument, "without a processor"),
     ],

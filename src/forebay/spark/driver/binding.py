@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -32,7 +31,7 @@ from forebay.spark.driver.analysis import (
     time_of,
 )
 from forebay.spark.driver.assignments import CustomWindow, Window
-from forebay.spark.driver.columns import column_of, got, quoted, require_column, text_of
+from forebay.spark.driver.columns import column_of, fields_of, got, quoted, require_column, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Call, Key, Windowing, planned
@@ -160,7 +159,9 @@ class _Computed:
 
 
 def _applied(df: DataFrame, apply: Apply, inputs: Inputs) -> _Computed:
-    fields = _own_fields(apply)
+    fields = fields_of("fb.apply", apply.schema)
+    for field in fields:
+        require_supported(field.dataType, f"the column {field.name} of fb.apply's schema")
     with analysis():
         shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
     function = UserFunction(apply.function, shown, arrow_schema(T.StructType(fields)))
@@ -225,20 +226,6 @@ def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
     if applied and len(aggregates) > 1:
         raise InvalidArgument("fb.apply returns whole rows, so it must be the only aggregate of its operator")
     return applied[0] if applied else None
-
-
-def _own_fields(apply: Apply) -> list[T.StructField]:
-    if not isinstance(apply.schema, str | T.StructType):
-        raise InvalidArgument(f"fb.apply got the schema {apply.schema!r}; it is a StructType, or a text as 'item string'")
-    try:
-        schema = apply.schema if isinstance(apply.schema, T.StructType) else T.DataType.fromDDL(apply.schema)
-    except PySparkException as error:
-        raise InvalidArgument(f"fb.apply got the schema {apply.schema!r}, which Spark cannot parse") from error
-    if not isinstance(schema, T.StructType):
-        raise InvalidArgument(f"fb.apply got the schema {apply.schema!r}; name its columns, as in 'item string, n long'")
-    for field in schema.fields:
-        require_supported(field.dataType, f"the column {field.name} of fb.apply's schema")
-    return list(schema.fields)
 
 
 def _text(aggregate: Aggregate, column: Column, *, rows: bool) -> str:

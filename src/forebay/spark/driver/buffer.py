@@ -6,7 +6,6 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -14,7 +13,7 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
-from forebay.spark.driver.columns import Keys, column_of, keys_of, quoted, text_of
+from forebay.spark.driver.columns import Keys, column_of, fields_of, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
@@ -112,7 +111,8 @@ def buffer(
         raise InvalidArgument("buffer() got a schema without a processor; without one, rows keep their columns")
     require_columns(df, named)
     conf = ready(df)
-    fields = T.StructType([nullable_within(field) for field in (df.schema if schema is None else _fields(schema))])
+    found = df.schema.fields if schema is None else fields_of("buffer()", schema, "tweet string, views long")
+    fields = T.StructType(list(map(nullable_within, found)))
     for field in fields:
         require_supported(field.dataType, f"the column {field.name} that leaves the buffer")
     wait = None if interval is None else microseconds(df.sparkSession, "interval", interval)
@@ -158,13 +158,3 @@ def _bound(
 
 def _reason(wait: int | None, processor: Processor) -> str:
     return f"rows of a key wait for at most {seconds(wait or 0)}, {processor.rows} rows or {processor.size} bytes"
-
-
-def _fields(schema: T.StructType | str) -> list[T.StructField]:
-    try:
-        found = schema if isinstance(schema, T.StructType) else T.DataType.fromDDL(schema)
-    except PySparkException as error:
-        raise InvalidArgument(f"buffer() got the schema {schema!r}, which Spark cannot parse") from error
-    if not isinstance(found, T.StructType):
-        raise InvalidArgument(f"buffer() got the schema {schema!r}; name its columns, as in 'tweet string, views long'")
-    return list(found.fields)

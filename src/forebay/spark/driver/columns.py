@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.trees import subtree
@@ -48,6 +50,19 @@ def require_column(what: str, given: Any, taken: str = "the name of a column, or
     """`InvalidArgument` unless a call, which ``what`` names, got a Column or a text for what it takes."""
     if not isinstance(given, Column | str):
         raise InvalidArgument(f"{what} got {got(given)}; it takes {taken}")
+
+
+def fields_of(what: str, schema: T.StructType | str, example: str = "item string, n long") -> list[T.StructField]:
+    """The columns of a schema that a call, which ``what`` names, got; `InvalidArgument` if it is none."""
+    if not isinstance(schema, str | T.StructType):
+        raise InvalidArgument(f"{what} got the schema {schema!r}; it is a StructType, or a text as 'item string'")
+    try:
+        found = schema if isinstance(schema, T.StructType) else T.DataType.fromDDL(schema)
+    except PySparkException as error:
+        raise InvalidArgument(f"{what} got the schema {schema!r}, which Spark cannot parse") from error
+    if not isinstance(found, T.StructType):
+        raise InvalidArgument(f"{what} got the schema {schema!r}; name its columns, as in '{example}'")
+    return list(found.fields)
 
 
 def text_of(column: Column | str) -> str:
