@@ -13,7 +13,7 @@ from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, time_of
 from forebay.spark.driver.columns import column_of, interval, keys_of, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
-from forebay.spark.driver.durations import Duration, microseconds
+from forebay.spark.driver.durations import Duration, positive_microseconds
 from forebay.spark.driver.inputs import nullable_within, require_carried, require_supported
 from forebay.spark.driver.planner import Call, Key, Windowing, planned
 from forebay.spark.driver.vehicle import run
@@ -70,9 +70,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     if not columns:
         raise InvalidArgument("dedupe() needs at least one key")
     conf = ready(df)
-    duration = microseconds(df.sparkSession, "within", within)
-    if duration <= 0:
-        raise InvalidArgument(f"within {within!r} is not positive")
+    duration = positive_microseconds(df.sparkSession, "within", within)
     time = F.timestamp_micros(F.lit(0))
     with analysis():
         fields = df.select(*columns).schema.fields

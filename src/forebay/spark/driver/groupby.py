@@ -23,7 +23,7 @@ from forebay.spark.driver.assignments import (
 from forebay.spark.driver.columns import Keys, got, keys_of, text_of
 from forebay.spark.driver.conditions import apart, matching
 from forebay.spark.driver.conf import ready, require_classic
-from forebay.spark.driver.durations import Duration, microseconds
+from forebay.spark.driver.durations import Duration, microseconds, positive_microseconds
 from forebay.spark.driver.vehicle import run
 
 if TYPE_CHECKING:
@@ -108,15 +108,11 @@ class GroupedStream:
         if self._firing or self._idle_timeout:
             raise InvalidArgument("firing() was called twice; give all of it in one call")
         session, lateness = self._df.sparkSession, allowedLateness or "0 seconds"
-        each = None if every is None else microseconds(session, "every", every)
+        each = None if every is None else positive_microseconds(session, "every", every)
         allowed = microseconds(session, "allowedLateness", lateness)
-        if each is not None and each <= 0:
-            raise InvalidArgument(f"every {every!r} is not positive")
         if allowed < 0:
             raise InvalidArgument(f"allowedLateness {allowedLateness!r} is negative")
-        idle = None if idleTimeout is None else microseconds(session, "idleTimeout", idleTimeout)
-        if idle is not None and idle <= 0:
-            raise InvalidArgument(f"idleTimeout {idleTimeout!r} is not positive")
+        idle = None if idleTimeout is None else positive_microseconds(session, "idleTimeout", idleTimeout)
         if idle is not None and joins_streams(self._df):
             raise InvalidArgument(
                 "idleTimeout goes by the watermark of the query, and the results of a join of two streams by Spark may come "
