@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver.configure import LOGS, RENAMING
 from forebay.spark.driver.masters import tries_again
 from forebay.state.places import local_path
-from forebay.store.archive import archive_at
+from forebay.store.archive import Archive, archive_at
 
 _log = logging.getLogger("forebay")
 
@@ -157,10 +158,21 @@ def _schema_paths(location: str) -> list[str]:
     """Where Spark says that the schemas of its state are; nothing where that cannot be read, which Spark reports itself."""
     found: list[str] = []
     with contextlib.suppress(Exception):  # of any file system, of which only Spark knows how it is reached
-        state = archive_at(location).within("state")
-        for operator in state.directories():
-            metadata = state.within(f"{operator}/_metadata/v2")
-            batches = [int(name) for name in metadata.names() if name.isdigit()]
-            for store in json.loads(metadata.read(str(max(batches))).splitlines()[1])["stateStoreInfo"] if batches else ():
-                found += store["stateSchemaFilePaths"]
+        for _, store in stores_in(archive_at(location).within("state")):
+            found += store.get("stateSchemaFilePaths", ())
     return found
+
+
+def stores_in(state: Archive) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The state stores that Spark has written down in a checkpoint: the number of the operator, and what is said of each.
+
+    It is the newest form that each operator has.
+    """
+    for operator in filter(str.isdigit, state.directories()):
+        for place in ("_metadata/v2", "_metadata"):
+            directory = state.within(f"{operator}/{place}")
+            names = [name for name in directory.names() if name.isdigit() or name == "metadata"]
+            if names:
+                told = json.loads(directory.read(max(names, key=lambda name: (len(name), name))).splitlines()[1])
+                yield from ((int(operator), each) for each in told["stateStoreInfo"])
+                break

@@ -5,7 +5,6 @@ It has, for each state store and partition, the executor that has loaded it last
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql.streaming import StreamingQuery
 
+from forebay.spark.driver.checkpoint import stores_in
 from forebay.spark.driver.executors import Executor
 from forebay.store.archive import archive_at
 
@@ -107,21 +107,9 @@ class Coordinator:
             return self._stores
         ended = self._query.lastProgress is not None  # before, there may be more to come
         if ended or time.monotonic() - self._looked > _LOOKS_SECONDS:
-            self._so_far, self._looked = _stores_in(self._root), time.monotonic()
+            found = stores_in(archive_at(self._root))
+            stores = [_Store(operator, each["storeName"], each["numPartitions"]) for operator, each in found]
+            self._so_far, self._looked = sorted(stores, key=lambda store: store.operator), time.monotonic()
         if ended:
             self._stores = self._so_far
         return self._so_far
-
-
-def _stores_in(root: str) -> list[_Store]:
-    """The state stores that Spark has written down in a checkpoint; in the newest form that each operator has."""
-    state, found = archive_at(root), []
-    for operator in filter(str.isdigit, state.directories()):
-        for place in ("_metadata/v2", "_metadata"):
-            directory = state.within(f"{operator}/{place}")
-            names = [name for name in directory.names() if name.isdigit() or name == "metadata"]
-            if names:
-                told = json.loads(directory.read(max(names, key=lambda name: (len(name), name))).splitlines()[1])
-                found += [_Store(int(operator), each["storeName"], each["numPartitions"]) for each in told["stateStoreInfo"]]
-                break
-    return sorted(found, key=lambda store: store.operator)
