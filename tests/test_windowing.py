@@ -12,10 +12,9 @@ import pytest
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import BoundAggregate
-from forebay.engine.aligned import AlignedInstance
+from forebay.engine.aligned import AlignedInstance, partial_batch
 from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, WindowPlan
-from forebay.engine.results import partial_batch
 from forebay.store.options import Options
 from forebay.store.partitions import SLICE
 from forebay.windows import AlignedWindows
@@ -94,7 +93,7 @@ def test_equals_the_model(tmp_path, pattern, windows, seed):
         if rows:
             partial = pattern is Pattern.RMW and chance.random() < 0.5
             arrived = packed(windows, rows)
-            instance.ingest(partial_batch(job, pl.DataFrame(arrived), (SLICE,)) if partial else arrived, partial=partial)
+            instance.ingest(partial_batch(job, pl.DataFrame(arrived)) if partial else arrived, partial=partial)
         watermark = max(watermark, center - 100)
         found = {
             (start, row["k"]): tuple(row.values())[2:]

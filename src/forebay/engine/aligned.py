@@ -10,12 +10,13 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.engine.instance import Opening, counted, require_same_time
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
-from forebay.engine.results import WINDOW, partial_batch, results, window_column
+from forebay.engine.results import WINDOW, results, window_column
 from forebay.engine.stored_form import StoredForm
 from forebay.store.aligned import AlignedStore, SliceStore
 from forebay.store.archive import Archive
@@ -59,7 +60,7 @@ class AlignedInstance:
             self._observer.enters(batch, rows[open_], starts, starts + self._windows.size)
             batch = batch.drop_columns([ARRIVAL])
         if self._plan.pattern is Pattern.RMW and not partial:
-            batch, partial = partial_batch(self._plan, pl.DataFrame(batch), (SLICE,)), True
+            batch, partial = partial_batch(self._plan, pl.DataFrame(batch)), True
         windows = self._windows
         starts, begins = runs(batch[SLICE].to_numpy())
         ends = np.append(begins[1:], batch.num_rows)
@@ -192,6 +193,12 @@ def aligned_store(
         return open_rmw(directory, version, plan.keys, plan.aggregation.merge, plan.options, archive, form, disk, log)
     form = StoredForm(plan.packed)
     return AlignedStore(directory, version, plan.keys, plan.options, archive=archive, form=form, disk=disk, log=log)
+
+
+def partial_batch(plan: WindowPlan, rows: pl.DataFrame) -> pa.RecordBatch:
+    """Partial aggregates of rows as they are stored and shuffled, sorted by slice."""
+    assert isinstance(plan.aggregation, Aggregation)
+    return arrow.batch_of(plan.aggregation.partial(rows, (SLICE,)).sort(SLICE))
 
 
 def runs(slices: Times) -> tuple[Times, Times]:

@@ -104,12 +104,3 @@ def conforming(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch
 def window_column(window: int) -> pl.Expr:
     """A `WINDOW` column of rows that are all of one window."""
     return pl.lit(window, pl.Int64).alias(WINDOW)
-
-
-def partial_batch(plan: WindowPlan, rows: pl.DataFrame, by: tuple[str, ...] = ()) -> pa.RecordBatch:
-    """Partial aggregates of rows as they are stored and shuffled, sorted by the columns ``by``."""
-    assert isinstance(plan.aggregation, Aggregation)
-    partials = plan.aggregation.partial(rows, by)
-    if by:
-        partials = partials.sort(by)
-    return arrow.batch_of(partials)

@@ -96,7 +96,7 @@ class _Windows(Operator):
 
     def __post_init__(self) -> None:
         _require_above_zero(self, "size")
-        _require_zero_at_least(self, "lateness")
+        _require_lateness(self.lateness)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class _Session(Operator):
 
     def __post_init__(self) -> None:
         _require_above_zero(self, "gap")
-        _require_zero_at_least(self, "lateness")
+        _require_lateness(self.lateness)
 
     def assign_state_machines(self, events: Events) -> Assigned:
         """A window per event, which merges with those that it touches."""
@@ -259,6 +259,6 @@ def _require_above_zero(operator: Operator, name: str) -> None:
         raise InvalidArgument(f"{name} is {getattr(operator, name)}; it must be above 0, in microseconds")
 
 
-def _require_zero_at_least(operator: Operator, name: str) -> None:
-    if getattr(operator, name) < 0:
-        raise InvalidArgument(f"{name} is {getattr(operator, name)}; it must be at least 0, in microseconds")
+def _require_lateness(lateness: int) -> None:
+    if lateness < 0:
+        raise InvalidArgument(f"lateness is {lateness}; it must be at least 0, in microseconds")

@@ -33,16 +33,14 @@ class Groups:
         Where they lie.
     segments : Segments
         The files in which they lie.
-    part : str
-        The name of the part that the groups are in; "" is the log itself.
     """
 
-    def __init__(self, extents: ExtentMap, segments: Segments, part: str = "") -> None:
-        self._extents, self._segments, self._part = extents, segments, part
+    def __init__(self, extents: ExtentMap, segments: Segments) -> None:
+        self._extents, self._segments = extents, segments
 
     def at(self, manifest: Manifest) -> Groups:
         """The groups as they were in another version of the same log."""
-        return Groups(ExtentMap(manifest.extents, self._part), self._segments, self._part)
+        return Groups(ExtentMap(manifest.extents, self._extents.part), self._segments)
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:
@@ -76,7 +74,7 @@ class Groups:
 
     def append(self, group: int, batch: pa.RecordBatch) -> None:
         """Write rows of a group as a new extent."""
-        self._extents.add(self._segments.write(group, batch, self._part))
+        self._extents.add(self._segments.write(group, batch, self._extents.part))
 
     def read(self, group: int) -> Iterator[pa.RecordBatch]:
         """The rows of a group, extent by extent, in order of arrival."""
@@ -121,7 +119,7 @@ class Groups:
 
     def replace(self, group: int, batches: Iterable[pa.RecordBatch]) -> None:
         """Have rows in place of those of a group, which the first of them is made of as a whole: they are merged."""
-        written = [self._segments.write(group, batch, self._part)._replace(merged=True) for batch in batches]
+        written = [self._segments.write(group, batch, self._extents.part)._replace(merged=True) for batch in batches]
         self._extents.put(group, written)
 
     def merged_bytes(self, group: int) -> int:

@@ -102,7 +102,7 @@ class ExtentLog(Groups):
     def part(self, name: str) -> LogPart:
         """The part of a store that shares the versions of this log; a new one is empty."""
         self._counters.setdefault(name, Counters())
-        return LogPart(self, name, self._parts.setdefault(name, ExtentMap(part=name)))
+        return LogPart(self, self._parts.setdefault(name, ExtentMap(part=name)))
 
     def drop_part(self, name: str) -> None:
         """Forget a part with all its groups."""
@@ -321,15 +321,15 @@ class LogPart(Groups):
     A store works on it as on a log of its own, but for what is the whole log's business: compaction of files, and commits.
     """
 
-    def __init__(self, log: ExtentLog, name: str, extents: ExtentMap) -> None:
-        super().__init__(extents, log._segments, name)
+    def __init__(self, log: ExtentLog, extents: ExtentMap) -> None:
+        super().__init__(extents, log._segments)
         self._log = log
 
     @property
     def base(self) -> Manifest:
         """The version that was opened or committed last, with the counters of this part."""
         base = self._log.base
-        return replace(base, counters=base.parts.get(self._part, Counters()))
+        return replace(base, counters=base.parts.get(self._extents.part, Counters()))
 
     @property
     def disk_bytes(self) -> int:
@@ -342,7 +342,7 @@ class LogPart(Groups):
 
     def commit(self, fired_until: int | None, counters: Counters, batch: int | None = None) -> Version:
         """Nothing is committed: have these counters in the next version of the whole log; that version."""
-        self._log._counters[self._part] = counters
+        self._log._counters[self._extents.part] = counters
         return self._log.next
 
     def snapshot(self, directory: Path) -> None:

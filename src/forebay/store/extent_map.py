@@ -24,7 +24,7 @@ class ExtentMap:
     table : ExtentTable
         The version of which it has the extents.
     part : str
-        The part.
+        The name of the part; "" is the log itself.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class ExtentMap:
     """
 
     def __init__(self, table: ExtentTable = EMPTY, part: str = "") -> None:
-        self._part = part
+        self.part = part
         self._changed: set[int] = set()
         self._found: dict[int, list[Extent]] = {}
         """The extents of groups that were asked for, or have changed and have some."""
@@ -59,7 +59,7 @@ class ExtentMap:
 
     def settle(self, table: ExtentTable) -> None:
         """The version of which it has the extents is another one, and nothing has changed since."""
-        self._table, self._records = table, table.part(self._part)
+        self._table, self._records = table, table.part(self.part)
         self._changed.clear()
 
     @property
@@ -116,7 +116,7 @@ class ExtentMap:
         if len(records):
             places = np.array([segments.get(name, 0) for name in self._table.segments], np.uint32)
             records["segment"] = places[records["segment"]]  # those that have no place have no extents, either
-            records["part"] = parts[self._part]
+            records["part"] = parts[self.part]
         found = np.concatenate([records, records_of(self._those_changed(), segments, parts)])
         return found[np.argsort(found["group"], kind="stable")]
 

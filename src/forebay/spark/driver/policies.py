@@ -202,11 +202,11 @@ class Policies:
         else:
             self._newcomers.settled(joined)
 
-    def _hand(self, reason: str, placement: Mapping[int, str]) -> bool:
+    def _hand(self, placement: Mapping[int, str]) -> bool:
         try:
-            self._handover.hand(reason, placement)
+            self._handover.hand(LEVELLING, placement)
         except Exception as error:  # whatever it is, the query goes on as it was
-            self._warn(error, "%s", reason)
+            self._warn(error, LEVELLING)
             return False
         return True
 
@@ -278,7 +278,7 @@ class Policies:
             self._levelling = _in_background(lambda: self._relieve(batch, moves))
 
     def _relieve(self, batch: int, moves: Mapping[int, str]) -> None:
-        if self._hand(LEVELLING, moves):
+        if self._hand(moves):
             self._overloads.handed(batch, moves)
 
     def _dismiss(self, slow: Collection[str], here: Mapping[int, str | None], executors: list[Executor]) -> None:
@@ -297,7 +297,7 @@ class Policies:
                 SLOW,
                 seconds,
             )
-        handed = self._hand(LEVELLING, {partition: chosen[partition] for partition in mine if partition in chosen})
+        handed = self._hand({partition: chosen[partition] for partition in mine if partition in chosen})
         if not handed:
             there = self._steering.placement()
             for each in slow:

@@ -73,13 +73,11 @@ class WindowOperator:
         Spark's timers, and its watermark.
     state : ValueState
         Spark's state: token, watermark up to which windows have fired, and timer of the virtual node that Spark runs.
-    moved : ValueState, optional
+    moved : ValueState or None
         When the watermark has moved last, where the plan has a timeout for streams that fall silent.
     """
 
-    def __init__(
-        self, work: Work, handle: StatefulProcessorHandle, state: ValueState, moved: ValueState | None = None
-    ) -> None:
+    def __init__(self, work: Work, handle: StatefulProcessorHandle, state: ValueState, moved: ValueState | None) -> None:
         self._plan, self._clock, self._timers = work.plan, clock_of(work.plan), work.timers
         self._handle, self._state, self._moved = handle, state, moved
         self._output, self._reporter = work.output, work.reporter

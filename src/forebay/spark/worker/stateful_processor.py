@@ -35,7 +35,7 @@ class WindowProcessor(StatefulProcessor):
         Whether its plan has a timeout for streams that fall silent.
     """
 
-    def __init__(self, work: Shipped, *, idle: bool = False) -> None:
+    def __init__(self, work: Shipped, *, idle: bool) -> None:
         self._work, self._idle = work, idle
         self._operator: WindowOperator | None = None
 
