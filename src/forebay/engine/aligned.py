@@ -13,7 +13,7 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.engine.instance import Opening, counted, require_same_time
+from forebay.engine.instance import Counting, Opening, require_same_time
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results, window_column
@@ -32,7 +32,7 @@ _TOGETHER_BYTES = 1 << 18
 """Tumbling windows of this size are grouped one by one."""
 
 
-class AlignedInstance:
+class AlignedInstance(Counting):
     """Aligned windows, which fire for all keys at once.
 
     A ``store`` is one that it is to use, if not one of its own.
@@ -173,9 +173,6 @@ class AlignedInstance:
         positions, starts = self._windows.placements(slices, (windows[0], windows[-1]))
         places = pl.DataFrame({SLICE: slices[positions], WINDOW: starts})
         return part.join(places, on=SLICE, maintain_order="left").drop(SLICE)
-
-    def _count(self, **more: int) -> None:
-        self.counters = counted(self.counters, **more)
 
 
 def aligned_store(

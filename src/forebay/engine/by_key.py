@@ -19,7 +19,7 @@ from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
 from forebay.cutting import together
-from forebay.engine.instance import Opening, counted, require_same_time
+from forebay.engine.instance import Counting, Opening, require_same_time
 from forebay.engine.observer import window_ids
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.results import WINDOW, results
@@ -37,7 +37,7 @@ _AT_ONCE = 1 << 16
 """Rows are placed about so many at a time, each counted once for every window that it is in."""
 
 
-class ByKeyInstance(ABC):
+class ByKeyInstance(Counting, ABC):
     """What the instances have in common; see `forebay.engine.instance.Instance`.
 
     A ``store`` is one that it is to use, if not one of its own. Then rows come with the identities of their keys, and it is
@@ -201,9 +201,6 @@ class ByKeyInstance(ABC):
         for batch in results(self._plan, rows, find, partial=self._incremental, merged=merged, mixed=True):
             self._count(rows_out=batch.num_rows)
             yield batch
-
-    def _count(self, **more: int) -> None:
-        self.counters = counted(self.counters, **more)
 
 
 def of_one_key(plan: WindowPlan) -> WindowPlan:

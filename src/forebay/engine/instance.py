@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -63,9 +63,13 @@ class Instance(Protocol):
         """
 
 
-def counted(counters: Counters, **more: int) -> Counters:
-    """Counters with more counted."""
-    return replace(counters, **{name: getattr(counters, name) + int(value) for name, value in more.items()})
+class Counting:
+    """What counts what it has done."""
+
+    counters: Counters
+
+    def _count(self, **more: int) -> None:
+        self.counters += Counters(**{name: int(value) for name, value in more.items()})
 
 
 def require_same_time(base: Manifest, opening: Opening) -> None:

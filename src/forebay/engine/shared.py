@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from forebay.access_patterns import Pattern
 from forebay.engine.assigning import placement
-from forebay.engine.instance import Instance, Opening, counted, require_same_time
+from forebay.engine.instance import Counting, Instance, Opening, require_same_time
 from forebay.engine.plan import NEVER, Member, WindowPlan, before_keys
 from forebay.engine.shared_stores import SharedForm, SharedStores
 from forebay.store import open_stores
@@ -64,7 +64,7 @@ class _Running:
         return self.plan.pattern is not Pattern.RMW
 
 
-class SharedInstance:
+class SharedInstance(Counting):
     """Several patterns over the same events; see `forebay.engine.instance.Instance`.
 
     The state of patterns that the plan does not have any more is given up when it is opened. New patterns begin with the
@@ -221,9 +221,6 @@ class SharedInstance:
         self._stores.close()
         if self._committed:
             open_stores.keep(self._stores)
-
-    def _count(self, **more: int) -> None:
-        self.counters = counted(self.counters, **more)
 
 
 def _bounded(events: pa.RecordBatch, member: Member, position: int) -> pa.RecordBatch:
