@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from forebay.cli.harness import harness, read_experiment, read_trace
-from forebay.cli.terminal import INTERRUPTED, console
-from forebay.errors import InvalidArgument, StateDirectoryError
+from forebay.cli.terminal import INTERRUPTED, console, make_new
+from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,8 +89,7 @@ def compare(
         raise InvalidArgument("two of the experiments have one name; rename one of the files")
     names = chosen_stores(stores, described)
     planned = _planned(described, workloads, limit, contrast, captured or ())
-    if concurrent is not None:
-        read_concurrent(concurrent)
+    together = None if concurrent is None else read_concurrent(concurrent)
     make_new(out)
     given = [each.memory for each in described.values()]
     memory = (memory_mb << 20) if memory_mb else max(given, default=MEMORY)
@@ -100,21 +99,11 @@ def compare(
         comparison = Comparison(names, memory, rounds, seconds, directory, watch, rows)
         comparison.run(_counted(planned, comparison, done))
         given_in = {"batches": f"{rows:,} accesses"} if rows else {}
-        store_report(comparison, facts() | given_in, total, concurrent).write(out)
+        store_report(comparison, facts() | given_in, total, together).write(out)
     _show(comparison)
     console.print(f"{len(comparison.rows):,} runs; the report is {escape(str(out / 'report.html'))}", soft_wrap=True)
     if comparison.interrupted:
         raise SystemExit(INTERRUPTED)
-
-
-def make_new(out: Path) -> None:
-    """Make a directory that does not exist."""
-    try:
-        out.mkdir(parents=True)
-    except FileExistsError:
-        raise InvalidArgument(f"{out} exists already; name a directory that does not") from None
-    except OSError as error:
-        raise StateDirectoryError(f"the directory {out} cannot be made: {error.strerror}") from error
 
 
 @contextmanager

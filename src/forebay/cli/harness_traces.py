@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from forebay.cli.harness import VirtualNode, harness, read_trace
-from forebay.cli.harness_compare import Directory, make_new
-from forebay.cli.terminal import INTERRUPTED, console
+from forebay.cli.harness_compare import Directory
+from forebay.cli.terminal import INTERRUPTED, console, make_new
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:

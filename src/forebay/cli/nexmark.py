@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from forebay.cli.terminal import console
+from forebay.cli.terminal import by_name, console, make_new
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def generate(
 
     total, most = number(events), number(per_file)
     config = NexmarkConfig.of({**pairs(option), "type": kind, "events": str(total), "rate": str(rate)})
-    if out.exists():
-        raise InvalidArgument(f"{out} exists already; name a directory that does not")
-    out.mkdir(parents=True)
+    make_new(out)
     rows = 0
     for file, begin in enumerate(range(0, total, most)):
         batch = generator.generate(config, begin, min(begin + most, total))
@@ -163,10 +161,7 @@ def pairs(options: list[str] | None) -> dict[str, str]:
     """Options of the source of the form name=value, but for those that have flags."""
     from forebay.nexmark.config import NexmarkConfig, camel
 
-    for option in options or []:
-        if "=" not in option:
-            raise InvalidArgument(f"--option {option!r} is not of the form name=value")
-    given = dict(option.split("=", 1) for option in options or [])
+    given = by_name("--option", options, "name=value")
     known = {camel(field.name).lower() for field in fields(NexmarkConfig)} - {"type", "events", "rate"}
     for name in given:
         if name.lower() not in known:

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forebay.cli.terminal import console
+from forebay.cli.terminal import by_name, console
 from forebay.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -185,10 +185,7 @@ def rescale_(
 
 def _settings(state_directory: str | None, conf: list[str] | None) -> dict[str, str]:
     """Settings of a query that were given on the command line."""
-    for each in conf or []:
-        if "=" not in each:
-            raise InvalidArgument(f"--conf {each!r} is not of the form NAME=VALUE")
-    settings = dict(each.split("=", 1) for each in conf or [])
+    settings = by_name("--conf", conf)
     return settings if state_directory is None else {**settings, "spark.forebay.stateDirectory": state_directory}
 
 

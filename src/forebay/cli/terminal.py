@@ -1,4 +1,4 @@
-"""What all commands share: where they print, how they say that the keyboard has ended them, and files that they make."""
+"""What all commands share: where they print, how they say that the keyboard has ended them, files, and some options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from forebay.errors import InvalidArgument
+from forebay.errors import InvalidArgument, StateDirectoryError
 
 WIDE = 100_000
 """As many characters as no line has."""
@@ -44,3 +44,21 @@ def require_new(out: Path) -> None:
         raise InvalidArgument(f"{out} exists already; name a file that does not")
     if not out.parent.is_dir():
         raise InvalidArgument(f"there is no directory {out.parent} for {out.name}; make it first")
+
+
+def make_new(out: Path) -> None:
+    """Make a directory that does not exist."""
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError:
+        raise InvalidArgument(f"{out} exists already; name a directory that does not") from None
+    except OSError as error:
+        raise StateDirectoryError(f"the directory {out} cannot be made: {error.strerror}") from error
+
+
+def by_name(option: str, given: list[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:
+    """The values of an option that names one each time that it is given."""
+    for each in given or []:
+        if "=" not in each:
+            raise InvalidArgument(f"{option} {each!r} is not of the form {form}")
+    return dict(each.split("=", 1) for each in given or [])

@@ -43,10 +43,8 @@ class Flights(Trace):
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         table = _table()
-        wanted = [self.key, self.time, *([self.size] if isinstance(self.size, str) else [])]
-        wanted = list(dict.fromkeys([*wanted, *([self.final[0]] if self.final else [])]))
-        self._require(wanted, table.column_names)
-        yield from table.select(wanted).to_batches(BLOCK)
+        self._require(self._wanted, table.column_names)
+        yield from table.select(self._wanted).to_batches(BLOCK)
 
 
 @cache

@@ -103,14 +103,14 @@ class Trace:
             yield Events(self._keys(batch), time, arrival, self._sizes(batch, rows), side, self._final(batch), watermark)
             latest, rows = arrival[-1], rows + len(time)
 
+    @property
+    def _wanted(self) -> list[str]:
+        """The columns that are read."""
+        sizes, finals = [self.size] if isinstance(self.size, str) else [], [self.final[0]] if self.final else []
+        return list(dict.fromkeys([self.key, self.time, *sizes, *finals]))
+
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        wanted = [
-            self.key,
-            self.time,
-            *([self.size] if isinstance(self.size, str) else []),
-            *([self.final[0]] if self.final else []),
-        ]
-        wanted = list(dict.fromkeys(wanted))
+        wanted = self._wanted
         try:
             if self.path.suffix == ".parquet":
                 with pq.ParquetFile(self.path) as file:

@@ -46,7 +46,7 @@ def summarized(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def store_report(comparison: Comparison, facts: dict[str, str], planned: int, concurrent: Path | None = None) -> Report:
+def store_report(comparison: Comparison, facts: dict[str, str], planned: int, concurrent: pl.DataFrame | None) -> Report:
     """The report of a comparison, or of as much of it as there is.
 
     Parameters
@@ -57,8 +57,8 @@ def store_report(comparison: Comparison, facts: dict[str, str], planned: int, co
         On what machine and with what versions.
     planned : int
         How many runs there were to be, for reports of comparisons that were interrupted.
-    concurrent : Path or None
-        A CSV file with what operators on one store give (figure 14), see `read_concurrent`.
+    concurrent : polars.DataFrame or None
+        What operators on one store give (figure 14), see `read_concurrent`.
     """
     rows = table(comparison.rows)
     known = summarized(rows)
@@ -75,7 +75,7 @@ def store_report(comparison: Comparison, facts: dict[str, str], planned: int, co
     for measure, title in measures if core.height else ():
         _figure(report, core, f"figure-12-{measure}", f"Figure 12: YCSB, {title}", measure, "YCSB's core workloads.")
     if concurrent is not None:
-        _concurrent(report, read_concurrent(concurrent))
+        _concurrent(report, concurrent)
     _refused(report, known)
     what = "batches" if comparison.batch_rows else "each operation"
     latencies = pl.DataFrame(comparison.latencies)

@@ -18,7 +18,7 @@ from forebay.access_patterns import Choice, choose
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, HOLISTIC
 from forebay.aggregates.functions import Aggregate, Apply
-from forebay.aggregates.user_defined import UserFunction
+from forebay.aggregates.user_defined import UserFunction, name_of
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import (
@@ -165,8 +165,9 @@ def _applied(df: DataFrame, apply: Apply, inputs: Inputs) -> _Computed:
     with analysis():
         shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
     function = UserFunction(apply.function, shown, arrow_schema(T.StructType(fields)))
-    name = getattr(apply.function, "__name__", type(apply.function).__name__)
-    return _Computed(function, fields, [f"apply({name})"], {APPLY: inputs.typed(column for column, _ in shown)})
+    return _Computed(
+        function, fields, [f"apply({name_of(apply.function)})"], {APPLY: inputs.typed(column for column, _ in shown)}
+    )
 
 
 def _joined(sides: Sides, inputs: Inputs) -> _Computed:

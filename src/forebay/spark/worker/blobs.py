@@ -49,7 +49,7 @@ def read(blob: bytes | pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
     return iter(stream), _PARTIAL in (stream.schema.metadata or {})
 
 
-def read_all(blobs: Iterable[bytes]) -> Iterator[tuple[pa.RecordBatch, bool]]:
+def read_all(blobs: Iterable[bytes | pa.Buffer]) -> Iterator[tuple[pa.RecordBatch, bool]]:
     """The batches of some blobs, each with whether it is of partial aggregates."""
     for blob in blobs:
         batches, partial = read(blob)

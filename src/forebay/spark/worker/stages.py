@@ -124,11 +124,9 @@ def batch_operator(plan: Shipped, place: Place, output: str) -> ArrowMap:
             place.scratch() as directory,
             contextlib.closing(open_instance(loaded, directory, None, NEVER, disk=UNSYNCED)) as instance,
         ):
-            for group in groups:
-                for blob in group[PAYLOAD].drop_null():
-                    batches, partial = blobs.read(blob.as_buffer())
-                    for batch in batches:
-                        instance.ingest(batch, partial=partial)
+            packed = (blob.as_buffer() for group in groups for blob in group[PAYLOAD].drop_null())
+            for batch, partial in blobs.read_all(packed):
+                instance.ingest(batch, partial=partial)
             for blob in blobs.write_all(instance.fire(END_OF_TIME)):
                 yield pa.record_batch([pa.array([blob], pa.binary())], [output])
 
