@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.cli.app import app
-from forebay.engine.row_join import INSTANT, ROW
+from forebay.engine.row_join import ROW
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
 from forebay.state import inspection, stored_rows, verifying
 from forebay.state import layout as layouts
@@ -23,7 +23,7 @@ from forebay.store.disk import Together
 from forebay.store.manifest import Counters
 from forebay.store.options import Options
 from forebay.store.unaligned import UnalignedStore
-from forebay.windows import Lives
+from forebay.windows import INSTANT, Lives
 
 LAYOUT = {
     "kind": "session_window",

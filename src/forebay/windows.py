@@ -19,6 +19,9 @@ Times = npt.NDArray[np.int64]
 TIME = "time"
 """The column of event times that pack reads: a timestamp, or NULL."""
 
+INSTANT = "__instant"
+"""The column of a row's time that is stored with it where rows are joined, and where windows precede rows."""
+
 ENDLESS = 2**63 - 2
 """The end of a window that has none, after every watermark."""
 

@@ -148,7 +148,7 @@ def tokens(checkpoint: Checkpoint, state_directory: StateDirectory = None, conf:
     from forebay.spark.driver import rescale
 
     with console.status("starting Spark"):
-        spark = rescale.session(_settings(state_directory, conf))
+        spark = rescale.start_session(_settings(state_directory, conf))
     try:
         with console.status("reading Spark's state"):
             missing = list(rescale.missing(checkpoint))
@@ -174,7 +174,7 @@ def rescale_(
     from forebay.spark.driver import rescale
 
     with console.status("starting Spark"):
-        spark = rescale.session(_settings(state_directory, conf))
+        spark = rescale.start_session(_settings(state_directory, conf))
     try:
         with console.status("rescaling"):
             rescale.rescale(checkpoint, partitions)

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from forebay.engine.instance import Opening
 from forebay.engine.plan import END_OF_TIME, WindowPlan
-from forebay.engine.row_join import INSTANT, JoinInstance, Places, Rows
+from forebay.engine.row_join import JoinInstance, Places, Rows
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT, UnalignedStore
-from forebay.windows import ENDLESS, HIGH, LOW, Lives, Times
+from forebay.windows import ENDLESS, HIGH, INSTANT, LOW, Lives, Times
 
 _KEY, _LIFE, _LIVES = "key", "life", "lives"
 _ANY_TIME = -END_OF_TIME, END_OF_TIME

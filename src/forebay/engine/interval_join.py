@@ -18,11 +18,11 @@ from forebay import arrow
 from forebay.engine.instance import Opening
 from forebay.engine.plan import WindowPlan
 from forebay.engine.portions import PORTION_ROWS, portions
-from forebay.engine.row_join import INSTANT, MET, ONCE, ROW, JoinInstance, Places, Rows
+from forebay.engine.row_join import MET, ONCE, ROW, JoinInstance, Places, Rows
 from forebay.engine.window_join import AWAITED, LEFT, RIGHT
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT, UnalignedStore
-from forebay.windows import END, HIGH, LOW, Intervals
+from forebay.windows import END, HIGH, INSTANT, LOW, Intervals
 
 
 class IntervalJoinInstance(JoinInstance):

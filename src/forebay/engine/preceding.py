@@ -20,10 +20,9 @@ from forebay.engine.framed import framed
 from forebay.engine.instance import Opening
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import assemble
-from forebay.engine.row_join import INSTANT
 from forebay.store.key_index import Slots
 from forebay.store.unaligned import SLOT, UnalignedStore
-from forebay.windows import HIGH, LOW, START, Preceding, Times
+from forebay.windows import HIGH, INSTANT, LOW, START, Preceding, Times
 
 
 class PrecedingInstance(ByKeyInstance):

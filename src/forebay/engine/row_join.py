@@ -20,10 +20,10 @@ from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, widths
 from forebay.engine.results import assemble
 from forebay.engine.window_join import WindowJoin
 from forebay.store.unaligned import UnalignedStore
-from forebay.windows import HIGH, LOW, START, Times
+from forebay.windows import HIGH, INSTANT, LOW, START, Times
 
-INSTANT, ROW = "__instant", "__row"
-"""Columns that are stored with a row: its time, and its number. A mark has ``-1 - number`` of the row that it is for."""
+ROW = "__row"
+"""The column that is stored with a row beside its time: its number. A mark has ``-1 - number`` of the row that it is for."""
 
 MET = 1 << 62
 """Added to the number of a row that had met somebody before it was stored."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from forebay.cutting import cuts
-from forebay.engine.row_join import INSTANT, ROW
+from forebay.engine.row_join import ROW
 from forebay.engine.stored_form import StoredForm, unified
 from forebay.state import layout as layouts
 from forebay.state.layout import Layout
@@ -24,7 +24,7 @@ from forebay.store.key_index import Slots
 from forebay.store.manifest import EVENTS, Manifest
 from forebay.store.options import Options
 from forebay.store.unaligned import SLOT, UnalignedStore
-from forebay.windows import ENDLESS, TIME
+from forebay.windows import ENDLESS, INSTANT, TIME
 
 _READ_BYTES = 32 << 20
 """Rows are read about so many bytes at a time."""

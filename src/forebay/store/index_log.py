@@ -68,16 +68,16 @@ def write(index: KeyIndex, log: Groups, slots_named: Callable[[], int], chance: 
     together are not to write their pictures in the same micro-batch. Before a picture the index lets go of free slots, if it
     has many. ``slots_named`` gives a number above those of all slots that rows on disk name. Gives whether slots have gone.
     """
-    changes, pictures = groups_of(log, CHANGES), groups_of(log, PICTURE)
+    changes, drawn = groups_of(log, CHANGES), groups_of(log, PICTURE)
     allowed = max(_LEAST_CHANGES, index.capacity * (4 + chance % 5) // 16)
     most = max(_MOST_CHANGES, index.capacity // _SLOTS_PER_CHANGE)
-    number = 1 + max((group & _NUMBER for group in (*changes, *pictures)), default=0)
+    number = 1 + max((group & _NUMBER for group in (*changes, *drawn)), default=0)
     if log.rows_of(changes) + index.touched <= allowed and len(changes) < most:
         for batch in index.changes():
             log.append(CHANGES << KIND_BITS | number, batch)
         return False
     trimmed = index.trim(slots_named)
-    log.drop([*changes, *pictures])
+    log.drop([*changes, *drawn])
     log.append(PICTURE << KIND_BITS | number, index.picture())
     return trimmed
 

@@ -130,7 +130,7 @@ def _rescale(session: SparkSession, location: str, query: str, partitions: int) 
         ) from error
 
 
-def session(settings: Mapping[str, str]) -> SparkSession:
+def start_session(settings: Mapping[str, str]) -> SparkSession:
     """A session for `rescale` or `missing` alone, with settings of the query; local unless Spark says otherwise."""
     builder = SparkSession.builder.appName("forebay state")
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "OFF"}
