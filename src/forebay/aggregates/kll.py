@@ -40,19 +40,6 @@ def k_of(accuracy: float) -> int:
     return int(np.clip(np.ceil((2.296 * accuracy) ** (1 / 0.9723)), _LEAST, 65_535))
 
 
-def rank_error(k: int) -> float:
-    """By how much the rank of a quantile is wrong at most, in 99 of 100 sketches.
-
-    The constants are those that DataSketches has measured.
-
-    Examples
-    --------
-    >>> round(rank_error(200), 4)
-    0.0133
-    """
-    return float(2.296 / k**0.9723)
-
-
 def compress(sketches: pl.Series, k: int) -> pl.Series:
     """Sketches with at most as many items as ``k`` gives them room for.
 
