@@ -6,6 +6,7 @@ or any Column expression. Examples of all of them are in ``docs/aggregates.md``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
@@ -175,12 +176,12 @@ def var_pop(col: ColumnOrName) -> Aggregate:
 
 def first(col: ColumnOrName, ignorenulls: bool = False) -> Aggregate:
     """The value that arrived first; with ``ignorenulls`` the first that is not NULL. Across tasks the order is Spark's."""
-    return Aggregate("first", (col,), {"ignorenulls": _flag("first", "ignorenulls", ignorenulls)})
+    return Aggregate("first", (col,), {"ignorenulls": flag("first", "ignorenulls", ignorenulls)})
 
 
 def last(col: ColumnOrName, ignorenulls: bool = False) -> Aggregate:
     """The value that arrived last; with ``ignorenulls`` the last that is not NULL. Across tasks the order is Spark's."""
-    return Aggregate("last", (col,), {"ignorenulls": _flag("last", "ignorenulls", ignorenulls)})
+    return Aggregate("last", (col,), {"ignorenulls": flag("last", "ignorenulls", ignorenulls)})
 
 
 def current(col: ColumnOrName) -> Aggregate:
@@ -348,12 +349,20 @@ def count_min_sketch(col: ColumnOrName, eps: float, confidence: float, seed: int
     +-----+
     <BLANKLINE>
     """
+    from forebay.aggregates.count_min import Table
+
     eps, confidence = _number("count_min_sketch", "eps", eps), _number("count_min_sketch", "confidence", confidence)
-    if not eps > 0 or not 0 < confidence < 1:
+    if not 0 < eps < math.inf or not 0 < confidence < 1:
         raise InvalidArgument(
             f"count_min_sketch() got eps={eps} and confidence={confidence}; eps is positive, confidence between 0 and 1"
         )
     seed = _whole("count_min_sketch", "seed", seed)
+    size = Table.of(eps, confidence, seed).size
+    if size >= 1 << 31:
+        raise InvalidArgument(
+            f"count_min_sketch() got eps={eps} and confidence={confidence}, with which a sketch has {size:,} bytes; it must "
+            "have less than 2 GiB, as other binary values. Give a larger eps."
+        )
     return Aggregate("count_min_sketch", (col,), {"eps": eps, "confidence": confidence, "seed": seed})
 
 
@@ -388,7 +397,7 @@ def median(col: ColumnOrName, *, counted: bool = False) -> Aggregate:
     +------+
     <BLANKLINE>
     """
-    return Aggregate("median", (col,), _counted(counted))
+    return Aggregate("median", (col,), _counted("median", counted))
 
 
 def percentile(col: ColumnOrName, percentage: float | Sequence[float], *, counted: bool = False) -> Aggregate:
@@ -399,7 +408,7 @@ def percentile(col: ColumnOrName, percentage: float | Sequence[float], *, counte
     value = _percentages("percentile", percentage)
     if any(each != each for each in (value if isinstance(value, list) else [value])):  # NaN, which Spark lets through
         raise InvalidArgument(f"percentile() got the percentage {percentage!r}; percentages are between 0 and 1")
-    return Aggregate("percentile", (col,), {"percentage": value, **_counted(counted)})
+    return Aggregate("percentile", (col,), {"percentage": value, **_counted("percentile", counted)})
 
 
 def mode(col: ColumnOrName, deterministic: bool = False, *, counted: bool = False) -> Aggregate:
@@ -407,7 +416,8 @@ def mode(col: ColumnOrName, deterministic: bool = False, *, counted: bool = Fals
 
     ``counted`` is as in `median`.
     """
-    return Aggregate("mode", (col,), {"deterministic": _flag("mode", "deterministic", deterministic), **_counted(counted)})
+    deterministic = flag("mode", "deterministic", deterministic)
+    return Aggregate("mode", (col,), {"deterministic": deterministic, **_counted("mode", counted)})
 
 
 def collect_list(col: ColumnOrName) -> Aggregate:
@@ -420,7 +430,7 @@ def collect_set(col: ColumnOrName, *, counted: bool = False) -> Aggregate:
 
     ``counted`` is as in `median`.
     """
-    return Aggregate("collect_set", (col,), _counted(counted))
+    return Aggregate("collect_set", (col,), _counted("collect_set", counted))
 
 
 def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False) -> Aggregate:
@@ -430,7 +440,7 @@ def count_distinct(col: ColumnOrName, *cols: ColumnOrName, counted: bool = False
     """
     if counted and cols:
         raise InvalidArgument("count_distinct(..., counted=True) takes one column; leave counted out for several")
-    return Aggregate("count_distinct", (col, *cols), _counted(counted))
+    return Aggregate("count_distinct", (col, *cols), _counted("count_distinct", counted))
 
 
 def _percentages(function: str, percentage: Any) -> Any:
@@ -449,7 +459,10 @@ def _number(function: str, name: str, value: Any) -> Any:
     """The number, also one of numpy's; `InvalidArgument` for a Column, say: it must be known before the query runs."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidArgument(f"{function}() got {name}={value!r}; it must be a number of Python")
-    return value.item() if hasattr(value, "item") else value
+    number = value.item() if hasattr(value, "item") else value
+    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+        raise InvalidArgument(f"{function}() got {name}={number}; it must be a number of 64 bits at most")
+    return number
 
 
 def _whole(function: str, name: str, value: Any) -> int:
@@ -459,14 +472,15 @@ def _whole(function: str, name: str, value: Any) -> int:
     return number
 
 
-def _flag(function: str, name: str, value: Any) -> bool:
+def flag(function: str, name: str, value: Any) -> bool:
+    """The flag; `InvalidArgument` for what is not True or False: a text, as settings are, would count as True."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{function}() got {name}={value!r}; it is True or False")
     return value
 
 
-def _counted(counted: bool) -> dict[str, Any]:
-    return {COUNTED: True} if counted else {}
+def _counted(function: str, counted: bool) -> dict[str, Any]:
+    return {COUNTED: True} if flag(function, "counted", counted) else {}
 
 
 def apply(func: Callable[..., Any], schema: StructType | str) -> Apply:

@@ -105,6 +105,7 @@ class GroupedStream:
 
         if not isinstance(self._window, TimeWindow | SessionWindow | CustomWindow):
             raise InvalidArgument(f"firing() is for windows over event time, not for {self._window!r}")
+        functions.flag("firing", "accumulate", accumulate)
         if self._firing or self._idle_timeout:
             raise InvalidArgument("firing() was called twice; give all of it in one call")
         session, lateness = self._df.sparkSession, allowedLateness or "0 seconds"

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import Column
 
+from forebay.aggregates.functions import flag
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.assignments import (
     CountWindow,
@@ -225,7 +226,7 @@ def global_window(every: Duration | None = None, everyRows: int | None = None, a
         raise InvalidArgument("global_window() got both every and everyRows; a window fires by the clock or by its rows")
     if everyRows is not None:
         _require_rows("everyRows", everyRows)
-    return WholeKey(every, everyRows, accumulate=accumulate)
+    return WholeKey(every, everyRows, accumulate=flag("global_window", "accumulate", accumulate))
 
 
 def custom_window(
@@ -290,7 +291,7 @@ def custom_window(
         raise InvalidArgument(f"custom_window() got hint={hint!r}; it can be 'aligned', 'unaligned', or None")
     if hint == "aligned" and merge:
         raise InvalidArgument("custom_window() got hint='aligned' for windows that merge; those are never aligned")
-    return CustomWindow(assigner, merge, ett, hint, timeColumn, incremental)
+    return CustomWindow(assigner, merge, ett, hint, timeColumn, flag("custom_window", "incremental", incremental))
 
 
 def _require_rows(name: str, rows: int) -> None:
