@@ -162,7 +162,10 @@ def test_values_of_any_kind_are_counted_with_null_and_nan():
         (lambda: fb.global_window(accumulate="no"), "accumulate='no'; it is True or False"),
         (lambda: fb.custom_window(len, incremental="no"), "incremental='no'; it is True or False"),
         (lambda: fb.count_min_sketch("x", float("inf"), 0.9), "eps=inf and .*; eps is positive"),
-        (lambda: fb.count_min_sketch("x", 1e-12, 0.9), "with which a sketch has 64,000,000,000,000 bytes; it must have less"),
+        (
+            lambda: fb.count_min_sketch("x", 1e-12, 0.9),
+            "with which a sketch has 64,000,000,000,000 bytes",
+        ),
         (lambda: fb.count_min_sketch("x", 0.1, 0.9, 2**63), f"seed={2**63}; it must be a number of 64 bits at most"),
         (lambda: fb.approx_percentile("x", 0.5, 2**63), f"accuracy={2**63}; it must be a number of 64 bits at most"),
     ],

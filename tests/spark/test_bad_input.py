@@ -511,6 +511,8 @@ def test_keys_in_lists(spark, df):
     ("make", "message"),
     [
         (lambda: fb.count_window(0), "size is 0; it must be a whole number of rows"),
+        (lambda: fb.count_window(2**63), f"size is {2**63}; it must be a whole number of rows"),
+        (lambda: fb.preceding("t", rows=2**63), f"rows is {2**63}; it must be a whole number of rows"),
         (lambda: fb.count_window(5, 6), "slide 6 is larger than size 5"),
         (lambda: fb.global_window(everyRows=-1), "everyRows is -1"),
         (lambda: fb.global_window("10 seconds", 100), "got both every and everyRows"),

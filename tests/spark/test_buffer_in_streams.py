@@ -197,6 +197,7 @@ def test_a_processor_that_raises_stops_the_query_and_loses_nothing(stream, tmp_p
         ({"keys": ("nobody",)}, UnknownColumn, "nobody"),
         ({"keys": ("m",)}, UnsupportedType, "m"),
         ({"maxRows": 0}, InvalidArgument, "maxRows=0"),
+        ({"maxRows": 2**63}, InvalidArgument, f"maxRows={2**63}"),
         ({"maxBytes": -1}, InvalidArgument, "maxBytes=-1"),
         ({"maxRows": 1.5}, InvalidArgument, "maxRows=1.5"),
         ({"interval": "0 seconds"}, InvalidArgument, "not positive"),

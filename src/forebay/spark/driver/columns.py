@@ -19,6 +19,9 @@ from forebay.windows import END, TIME
 Keys = Column | str | list[Column | str] | tuple[Column | str, ...]
 """What a call takes for keys: one, or several in a list."""
 
+MOST_ROWS = (1 << 63) - 1
+"""The largest number that a bound for rows or bytes can be: tasks have 64 bits for it."""
+
 _LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")
 """The variables of a function, which Spark numbers from the first one of the session on."""
 _NUMBERED = re.compile(r"\b\w+_\d+\b")
