@@ -24,7 +24,10 @@ from forebay.spark.driver.executors import Executor
 from forebay.spark.driver.steering import Steering
 
 SCHEMA = "ts timestamp, key long"
-FIRM = {"spark.locality.wait": "60s"}
+AT_ONCE = {"spark.ui.liveUpdate.period": "0"}
+"""What Spark counts is up to date whenever it is asked for; else `tasks` may find some of them later."""
+
+FIRM = {"spark.locality.wait": "60s", **AT_ONCE}
 """Until then Spark waits for an executor that is busy, or slow because the machine is."""
 
 
@@ -172,7 +175,7 @@ def joining(spark, cluster):
 @pytest.mark.slow
 def test_who_joins_is_told_of_and_can_be_claimed(tmp_path):
     with Cluster(hosts=1, directory=tmp_path) as cluster:
-        known, there, alone, found, expected = cluster.run(joining)
+        known, there, alone, found, expected = cluster.run(joining, conf=AT_ONCE)
     assert (known, there, alone) == (False, True, True)
     assert found == expected
 

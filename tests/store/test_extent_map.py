@@ -75,6 +75,12 @@ class Checked:
             assert list(found.of(group)) == self.plain[part].get(group, [])
 
 
+def test_a_segment_without_a_place_is_no_other_one():
+    extents = ExtentMap(ExtentTable.of([Extent(1, "a", 0, 9, 0, 1), Extent(2, "b", 0, 9, 0, 1)], ["a", "b"]))
+    with pytest.raises(KeyError, match="a segment that has no place"):
+        extents.records({"b": 0}, {"": 0})
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_extents_are_those_of_a_dictionary(seed):
     for number in range(20):

@@ -70,6 +70,11 @@ def test_segments_may_have_several_streams(tmp_path):
     assert [segment.header_of(extent).offset for extent in (first, second, later)] == [0, 0, 1312]
 
 
+def test_segments_without_extents_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match="segments of a manifest are not those in which its extents lie"):
+        manifests.write(tmp_path, replace(MANIFEST, extents=ExtentTable.of((), ())))
+
+
 def test_every_flipped_bit_is_found(path):
     whole = path.read_bytes()
     for position in range(len(whole)):

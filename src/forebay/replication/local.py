@@ -62,8 +62,8 @@ def agent_of(disk: Path, application: Application) -> Peer:
 def sweep(disk: Path) -> None:
     """Remove what agents have left that ended `KEPT_SECONDS` ago or earlier: their logs, and what told where they are."""
     for alive in (disk / "agents").glob("*.alive"):
-        left = [each for each in alive.parent.iterdir() if each.name.startswith(f"{alive.stem}.")]
-        left += filter(Path.exists, [socket_of(disk, alive.stem)])
+        socket = socket_of(disk, alive.stem)
+        left = [each for each in alive.parent.iterdir() if each.name.startswith(f"{alive.stem}.") or each == socket]
         with contextlib.suppress(OSError):  # another agent sweeps, too
             last = max((each.stat().st_mtime for each in left), default=time.time())
             if time.time() - last > KEPT_SECONDS and not _is_locked(alive):

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from forebay.store.extent_table import EMPTY, ExtentTable, Records, records_of
 from forebay.store.segment import Extent
+
+_NO_PLACE = (1 << 32) - 1
+"""Of a segment that a version does not have."""
 
 
 class ExtentMap:
@@ -103,20 +107,29 @@ class ExtentMap:
             self.put(group, [places.get(extent, extent) for extent in self.of(group)])
 
     def lying_in(self, segments: Iterable[str]) -> list[Extent]:
-        """The extents that lie in some segments."""
+        """The extents that lie in some segments, by group."""
         wanted = {*segments}
         places = [place for place, name in enumerate(self._table.segments) if name in wanted]
         unchanged = self._unchanged()
         found = [*self._table.extents(unchanged[np.isin(unchanged["segment"], places)])]
-        return [*found, *(extent for extent in self._those_changed() if extent.segment in wanted)]
+        found += (extent for extent in self._those_changed() if extent.segment in wanted)
+        return sorted(found, key=attrgetter("group"))
 
     def records(self, segments: Mapping[str, int], parts: Mapping[str, int]) -> Records:
-        """All extents as another version has them, in which segments and parts have these places."""
+        """All extents as another version has them, in which segments and parts have these places.
+
+        Raises
+        ------
+        KeyError
+            A segment in which some lie has none.
+        """
         records = self._unchanged()
         if len(records):
-            places = np.array([segments.get(name, 0) for name in self._table.segments], np.uint32)
-            records["segment"] = places[records["segment"]]  # those that have no place have no extents, either
+            places = np.array([segments.get(name, _NO_PLACE) for name in self._table.segments], np.uint32)
+            records["segment"] = places[records["segment"]]
             records["part"] = parts[self.part]
+            if (records["segment"] == _NO_PLACE).any():
+                raise KeyError("extents lie in a segment that has no place")
         found = np.concatenate([records, records_of(self._those_changed(), segments, parts)])
         return found[np.argsort(found["group"], kind="stable")]
 

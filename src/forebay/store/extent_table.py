@@ -69,8 +69,6 @@ class ExtentTable:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ExtentTable) and list(self) == list(other)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def extents(self, records: Records) -> Iterator[Extent]:
         """Some of its records as extents."""
         for group, offset, length, rows, crc, segment, part, merged in records.tolist():

@@ -123,6 +123,8 @@ def write(directory: Path, manifest: Manifest, disk: Disk = LOCAL) -> None:
     """Make ``manifest`` a version: from the return on it can be opened, before that it cannot."""
     if manifest.version is None:
         raise ValueError("a manifest without a version is the empty store and is never written")
+    if tuple(manifest.segments) != tuple(manifest.extents.segments):
+        raise ValueError("the segments of a manifest are not those in which its extents lie")
     described = json.dumps(_described(manifest), separators=(",", ":")).encode()
     body = described + b"\n" + manifest.extents.records.tobytes()
     header = f"forebay manifest {FORMAT} {crc32(body):08x}\n".encode()
@@ -199,8 +201,8 @@ def _content(data: bytes, path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _described(manifest: Manifest) -> dict[str, Any]:
-    """All of a manifest but its extents, in whose order the segments are."""
-    segments = [manifest.segments[name] for name in manifest.extents.segments]
+    """All of a manifest but its extents."""
+    segments = list(manifest.segments.values())
     parts = [{"name": name, "counters": vars(counters)} for name, counters in manifest.parts.items()]
     return {
         "version": str(manifest.version),

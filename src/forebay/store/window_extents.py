@@ -64,7 +64,10 @@ class WindowExtents:
 
     @cached_property
     def _extents(self) -> LiveRows:
-        """They, with their sizes; of those that a log was opened with it is not known how many rows are live."""
+        """They, with their sizes; of those that a log was opened with it is not known how many rows are live.
+
+        It is asked for before the log gets other extents, and told of those.
+        """
         rows, pieces = self._log.extents_of(self.numbers), _pieces_in(self._log)
         numbers, sizes, stored = np.array([(each.group, each.length, each.rows) for each in rows], np.int64).reshape(-1, 3).T
         return LiveRows(numbers, sizes, sizes + np.array([each.length for each in pieces], np.int64), stored)
@@ -262,7 +265,7 @@ def _pieces_in(log: Groups) -> list[Extent]:
 
 
 def _enclosed(sizes: Numbers) -> slice | None:
-    """Neighbouring small extents that are many, with a larger one after them; together they are no larger than a full one.
+    """Neighbouring small extents that are many; together they are no larger than a full one, and the next one is too large.
 
     They are what is left of extents when most of their rows have died. It would stay as it is: joining begins with the
     youngest extent, and does not get as far.

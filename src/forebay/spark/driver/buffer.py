@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
-from forebay.spark.driver.columns import MOST_ROWS, Keys, column_of, fields_of, keys_of, quoted, text_of
+from forebay.spark.driver.columns import LARGEST_BOUND, Keys, column_of, fields_of, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
@@ -105,8 +105,8 @@ def buffer(
     if not named:
         raise InvalidArgument("buffer() needs at least one key: it says which rows go on together, in their order")
     for name, bound in (("maxRows", maxRows), ("maxBytes", maxBytes)):
-        if isinstance(bound, bool) or not isinstance(bound, Integral) or not 1 <= bound <= MOST_ROWS:
-            raise InvalidArgument(f"buffer() got {name}={bound!r}; a bound is a positive integer, {MOST_ROWS:,} at most")
+        if isinstance(bound, bool) or not isinstance(bound, Integral) or not 1 <= bound <= LARGEST_BOUND:
+            raise InvalidArgument(f"buffer() got {name}={bound!r}; a bound is a positive integer, {LARGEST_BOUND:,} at most")
     if processor is None and schema is not None:
         raise InvalidArgument("buffer() got a schema without a processor; without one, rows keep their columns")
     require_columns(df, named)

@@ -19,7 +19,7 @@ from forebay.windows import END, TIME
 Keys = Column | str | list[Column | str] | tuple[Column | str, ...]
 """What a call takes for keys: one, or several in a list."""
 
-MOST_ROWS = (1 << 63) - 1
+LARGEST_BOUND = (1 << 63) - 1
 """The largest number that a bound for rows or bytes can be: tasks have 64 bits for it."""
 
 _LAMBDA = re.compile(r"(?:\w+|\([\w, ]+\)) -> ")

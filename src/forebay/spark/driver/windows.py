@@ -17,7 +17,7 @@ from forebay.spark.driver.assignments import (
     TimeWindow,
     WholeKey,
 )
-from forebay.spark.driver.columns import MOST_ROWS, require_column
+from forebay.spark.driver.columns import LARGEST_BOUND, require_column
 from forebay.spark.driver.durations import Duration
 
 
@@ -295,5 +295,5 @@ def custom_window(
 
 
 def _require_rows(name: str, rows: int) -> None:
-    if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= MOST_ROWS:
-        raise InvalidArgument(f"{name} is {rows!r}; it must be a whole number of rows of Python, from 1 to {MOST_ROWS:,}")
+    if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= LARGEST_BOUND:
+        raise InvalidArgument(f"{name} is {rows!r}; it must be a whole number of rows (an int), from 1 to {LARGEST_BOUND:,}")
