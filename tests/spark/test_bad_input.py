@@ -297,6 +297,9 @@ def test_triggers_that_change_nothing(df):
     ):
         with pytest.raises(InvalidArgument, match=r"firing\(\) needs every or allowedLateness"):
             grouped.firing(**nothing)
+    for lateness in (False, "", F.col("n")):
+        with pytest.raises(InvalidArgument, match="allowedLateness"):
+            grouped.firing(every="1 minute", allowedLateness=lateness)
     with pytest.raises(InvalidArgument, match="called twice"):
         grouped.firing(idleTimeout="1 hour").firing(every="1 minute")
 
@@ -472,6 +475,46 @@ def test_keys_that_have_another_value_each_time(spark, df, make):
             hourly(rows, "n", key).agg(fb.count("*"))
         hourly(rows.withColumn("salt", key), "n", "salt").agg(fb.count("*"))
         hourly(rows, F.input_file_name(), F.spark_partition_id()).agg(fb.count("*"))
+
+
+@pytest.mark.parametrize("make", [lambda: F.expr("int(rand() * 3)"), F.monotonically_increasing_id])
+def test_keys_of_rows_and_gaps_that_have_another_value_each_time(df, make):
+    again = "has another value each time that it is computed"
+    rows = df.select("timestamp", "n")
+    for call in (lambda key: fb.dedupe(rows, key, within="1 hour"), lambda key: fb.buffer(rows, key)):
+        with pytest.raises(InvalidArgument, match=f"the key .* {again}"):
+            call(make())
+        call(F.input_file_name())
+    gap = F.make_interval(secs=make().cast("decimal(18, 6)"))
+    with pytest.raises(InvalidArgument, match=f"the gap .* {again}"):
+        fb.groupBy(df, fb.session_window("timestamp", gap)).agg(fb.count("*"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: F.window("timestamp", "4 seconds", "2 seconds"),
+        lambda: F.window("timestamp", "4 seconds"),
+        lambda: F.session_window("timestamp", F.expr("make_interval(0, 0, 0, 0, 0, 0, n)")),
+        lambda: F.explode("a"),
+        lambda: F.max("n"),
+    ],
+)
+def test_keys_of_which_a_row_may_have_several_values_or_none(spark, df, make):
+    """Rows would come twice, or not at all: those without a gap of sessions, those without a time of windows."""
+    batch = spark.range(3).selectExpr("timestamp_seconds(if(id = 0, null, id)) timestamp", "id n", "array(1, 2) a")
+    for rows in (df.select("timestamp", "n", "a"), batch):
+        calls = [
+            lambda key, rows=rows: fb.dedupe(rows, ["n", key], within="1 hour"),
+            lambda key, rows=rows: fb.buffer(rows, key),
+            lambda key, rows=rows: fb.buffer(rows, key, interval="1 second"),
+            lambda key, rows=rows: fb.patterns(rows, key).add("p", fb.count_window(2), fb.count("*")).results(),
+            lambda key, rows=rows: fb.patterns(rows).add("p", fb.count_window(2), fb.count("*"), keys=key).results(),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidArgument, match=r"of the key .* a row may have several values, or none"):
+                call(make())
+    assert fb.buffer(batch.withColumn("key", F.col("a")[0]), "key").count() == fb.buffer(batch, F.col("a")[0]).count() == 3
 
 
 def test_aggregates_and_keys_that_a_checkpoint_could_not_tell_apart(spark, df):

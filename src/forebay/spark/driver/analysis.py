@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -160,17 +161,38 @@ _FIXED = ("InputFileName", "InputFileBlockStart", "InputFileBlockLength", "Spark
 """Expressions that Spark takes for nondeterministic, and that have one value for a row."""
 
 
-def require_deterministic(df: DataFrame, keys: Sequence[Column | str]) -> None:
-    """`InvalidArgument` for a key that has another value each time that it is computed, which is more than once."""
-    plan = df.select(*keys)._jdf.queryExecution().analyzed() if keys else None
+def require_deterministic(df: DataFrame, columns: Sequence[Column | str], what: str = "key") -> None:
+    """`InvalidArgument` for a column that has another value each time that it is computed, which is more than once."""
+    plan = df.select(*columns)._jdf.queryExecution().analyzed() if columns else None
     if plan is None or plan.nodeName() != "Project":
         return
-    for key, expression in zip(keys, elements(plan.projectList()), strict=True):
+    for column, expression in zip(columns, elements(plan.projectList()), strict=True):
         if _changes(expression):
             raise InvalidArgument(
-                f"the key {shown(key)} has another value each time that it is computed. Make it a column of its own first, "
-                "with withColumn, and name that."
+                f"the {what} {shown(column)} has another value each time that it is computed. Make it a column of its own "
+                "first, with withColumn, and name that."
             )
+
+
+def require_one_value(df: DataFrame, keys: Sequence[Column | str]) -> None:
+    """`InvalidArgument` for a key of which a row may have several values or none, or another one each time.
+
+    Where rows are not grouped by their keys alone, such a key would double or lose rows.
+    """
+    given = df._jdf.queryExecution().analyzed()
+    for key in keys:
+        plan = df.select(key)._jdf.queryExecution().analyzed()
+        projects = plan.nodeName() == "Project" and plan.child().fastEquals(given)
+        if not projects and _besides_projections(plan) != _besides_projections(given):
+            raise InvalidArgument(
+                f"of the key {shown(key)} a row may have several values, or none: F.window, F.session_window, F.explode and "
+                "aggregates are so. Make it a column of its own first, with withColumn, and name that."
+            )
+    require_deterministic(df, keys)
+
+
+def _besides_projections(plan: Any) -> Counter[str]:
+    return Counter(node.nodeName() for node in subtree(plan) if node.nodeName() != "Project")
 
 
 def _changes(expression: Any) -> bool:

@@ -30,7 +30,7 @@ from forebay.spark.driver.analysis import (
     require_told_apart,
     time_of,
 )
-from forebay.spark.driver.assignments import CustomWindow, Window
+from forebay.spark.driver.assignments import CustomWindow, SessionWindow, Window
 from forebay.spark.driver.columns import column_of, fields_of, got, quoted, require_column, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
@@ -92,6 +92,8 @@ def bind_call(
     key_columns = list(map(column_of, keys))
     shown = [column for column in (assignment.event_time, assignment.result) if column is not None]
     with analysis():
+        if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
+            require_deterministic(df, [window.gap_duration], "gap")
         spark_columns = [_unnamed(each) for each in named]
         fields = _analysed(df, [*shown, *key_columns], named, spark_columns)
         require_deterministic(df, key_columns)

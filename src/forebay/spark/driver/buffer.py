@@ -12,7 +12,7 @@ from pyspark.sql import types as T
 
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns
+from forebay.spark.driver.analysis import analysis, arrow_schema, require_columns, require_one_value
 from forebay.spark.driver.columns import LARGEST_BOUND, Keys, column_of, fields_of, keys_of, quoted, text_of
 from forebay.spark.driver.conf import Conf, ready, require_classic
 from forebay.spark.driver.durations import Duration, microseconds, seconds
@@ -136,6 +136,7 @@ def _bound(
     columns = list(map(column_of, keys))
     inputs = Inputs(df)
     with analysis():
+        require_one_value(df, columns)
         kinds = [field.dataType for field in df.select(*columns).schema.fields]
         shown = tuple(zip(inputs.add([F.col(quoted(name)) for name in df.columns]), df.columns, strict=True))
     for key, kind in zip(keys, kinds, strict=True):

@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from forebay.access_patterns import Choice, Pattern
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import analysis, time_of
+from forebay.spark.driver.analysis import analysis, require_one_value, time_of
 from forebay.spark.driver.columns import column_of, interval, keys_of, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.durations import Duration, positive_microseconds
@@ -73,6 +73,7 @@ def dedupe(df: DataFrame, keys: str | Column | Sequence[str | Column], within: D
     duration = positive_microseconds(df.sparkSession, "within", within)
     time = F.timestamp_micros(F.lit(0))
     with analysis():
+        require_one_value(df, columns)
         fields = df.select(*columns).schema.fields
         if df.isStreaming:
             time = time_of(df, None)

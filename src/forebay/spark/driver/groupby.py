@@ -108,9 +108,9 @@ class GroupedStream:
         functions.flag("firing", "accumulate", accumulate)
         if self._firing or self._idle_timeout:
             raise InvalidArgument("firing() was called twice; give all of it in one call")
-        session, lateness = self._df.sparkSession, allowedLateness or "0 seconds"
+        session = self._df.sparkSession
         each = None if every is None else positive_microseconds(session, "every", every)
-        allowed = microseconds(session, "allowedLateness", lateness)
+        allowed = 0 if allowedLateness is None else microseconds(session, "allowedLateness", allowedLateness)
         if allowed < 0:
             raise InvalidArgument(f"allowedLateness {allowedLateness!r} is negative")
         idle = None if idleTimeout is None else positive_microseconds(session, "idleTimeout", idleTimeout)

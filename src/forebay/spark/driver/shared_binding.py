@@ -16,7 +16,7 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.engine.plan import Member, WindowPlan, before_keys
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import arrow_schema, require_alike
+from forebay.spark.driver.analysis import analysis, arrow_schema, require_alike, require_one_value
 from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, bind_call
 from forebay.spark.driver.columns import column_of, text_of
@@ -49,6 +49,8 @@ def bind_patterns(
     """One operator of several patterns, and its results; an error of ours for what could not run."""
     inputs = Inputs(df)
     names = key_names(len(keys))
+    with analysis():
+        require_one_value(df, [column_of(key) for key in (*keys, *(key for each in asked for key in each.keys))])
     columns, more = _further_keys(df, asked)
     calls = []
     for each, own in zip(asked, more, strict=True):
