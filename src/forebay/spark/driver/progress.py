@@ -34,8 +34,9 @@ class Progress:
     rowsOut : int
         Result rows emitted.
     stateRows, stateBytes : int
-        Rows, or partial aggregates, in state now, and the bytes on disk of those that are live, which `recentMetrics` calls
-        ``stateLiveBytes``. Files take more, up to ``spark.forebay.maxSpaceAmplification`` times as much.
+        Rows, or partial aggregates, in the parts of files that have some which are needed, and the bytes of these parts,
+        which `recentMetrics` calls ``stateLiveBytes``. Rows of windows that have ended are among them until compaction.
+        Files take more, up to ``spark.forebay.maxSpaceAmplification`` times as much.
     replicaLagVersions, replicaLagBytes : int
         By how many versions the replica that is furthest behind is behind, and bytes that hosts still have to get; with
         ``spark.forebay.durability=replicas``.
