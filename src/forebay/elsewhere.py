@@ -17,6 +17,7 @@ INSTEAD = {
     "last_value": "fb.last",
     "listagg": "fb.collect_list, and F.array_join of the result",
     "percentile_approx": "fb.approx_percentile",
+    "sessionWindow": "fb.session_window",
     "some": "fb.bool_or",
     "std": "fb.stddev",
     "string_agg": "fb.collect_list, and F.array_join of the result",

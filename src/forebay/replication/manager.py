@@ -305,11 +305,11 @@ class Manager(Service):
         if self._hosts and len(self._hosts) <= self.replicas and not self._warned and now > self._hosts.began + LOST_SECONDS:
             self._warned = True
             _log.warning(
-                "spark.forebay.replicas is %d, and there are %d hosts with tasks of this application: %d are needed. Until "
-                "there are more, %s.",
+                "spark.forebay.replicas is %d, which needs %d hosts with tasks of this application; it has %d. Until it has "
+                "them, %s.",
                 self.replicas,
-                len(self._hosts),
                 self.replicas + 1,
+                len(self._hosts),
                 "versions go to the checkpoint before Spark learns of them"
                 if self._uploading
                 else "state is lost with those hosts, since spark.forebay.uploadBehind is false",

@@ -81,7 +81,7 @@ def watermarked(df: DataFrame) -> str:
         return quoted(next((field for field in marked if isinstance(field.dataType, _TIMESTAMPS)), marked[0]).name)
     fix = 'Write df.withWatermark("the time", "10 minutes") with the delay you accept'
     raise MissingWatermark(
-        "no column has a watermark, so it is not known which one is the event time. "
+        f"none of the columns {', '.join(df.columns)} has a watermark, so it is not known which one is the event time. "
         f"{fix if df.isStreaming else 'Name it with timeColumn='}."
     )
 

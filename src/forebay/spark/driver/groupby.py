@@ -241,8 +241,8 @@ def groupBy(df: DataFrame, window: Window, *keys: Keys) -> GroupedStream:
     require_classic("groupBy()", df)
     if not isinstance(window, TimeWindow | SessionWindow | CountWindow | PrecedingWindow | WholeKey | CustomWindow):
         raise InvalidArgument(
-            f"groupBy() got {got(window)} for its window; write for example fb.window('time', "
-            "'1 hour'), or fb.rolling(df, ...) for all rows of a key without a window"
+            f"groupBy() got {got(window)} for its window; write for example fb.window('time', '1 hour') or "
+            "fb.session_window('time', '5 minutes'), or fb.rolling(df, ...) for all rows of a key without a window"
         )
     return GroupedStream(df, window, keys_of("groupBy()", keys))
 

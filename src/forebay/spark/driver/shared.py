@@ -125,7 +125,8 @@ class SharedPatterns:
 
             if not self._asked:
                 raise InvalidArgument(
-                    "there is no pattern yet; add one: .add('hourly', fb.window('time', '1 hour'), fb.count('*'))"
+                    "there is no pattern yet; add one, and go on with what add() gives, which is another object: "
+                    "shared = shared.add('hourly', fb.window('time', '1 hour'), fb.count('*'))"
                 )
             conf = ready(self._df)
             bound, shared = bind_patterns(self._df, self._keys, self._asked, conf)
