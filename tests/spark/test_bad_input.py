@@ -514,6 +514,13 @@ def test_keys_of_which_a_row_may_have_several_values_or_none(spark, df, make):
         for call in calls:
             with pytest.raises(InvalidArgument, match=r"of the key .* a row may have several values, or none"):
                 call(make())
+    ends = F.window("timestamp", "4 seconds", "2 seconds").end
+    with pytest.raises(InvalidArgument, match=r"of the time .* a row may have several values, or none"):
+        fb.groupBy(batch, fb.window(ends, "1 minute")).agg(fb.count("*"))
+    with pytest.raises(InvalidArgument, match=r"of the condition .* a row may have several values, or none"):
+        fb.continuousJoin(batch, batch, on="n", until=ends.isNull(), timeColumn="timestamp")
+    with pytest.raises(InvalidArgument, match=r"the time .* has another value each time that it is computed"):
+        fb.groupBy(batch, fb.window(F.timestamp_seconds(F.rand()), "1 minute")).agg(fb.count("*"))
     assert fb.buffer(batch.withColumn("key", F.col("a")[0]), "key").count() == fb.buffer(batch, F.col("a")[0]).count() == 3
 
 

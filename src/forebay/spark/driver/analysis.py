@@ -92,6 +92,8 @@ def time_of(df: DataFrame, column: Column | str | None) -> Column:
         column = watermarked(df)
     time = column_of(column)
     with analysis():
+        if isinstance(column, Column):
+            require_one_value(df, [column], "time")
         field = df.select(time).schema.fields[0]
     require_timestamp(field)
     if df.isStreaming:
@@ -174,21 +176,21 @@ def require_deterministic(df: DataFrame, columns: Sequence[Column | str], what: 
             )
 
 
-def require_one_value(df: DataFrame, keys: Sequence[Column | str]) -> None:
-    """`InvalidArgument` for a key of which a row may have several values or none, or another one each time.
+def require_one_value(df: DataFrame, columns: Sequence[Column | str], what: str = "key") -> None:
+    """`InvalidArgument` for a column of which a row may have several values or none, or another one each time.
 
-    Where rows are not grouped by their keys alone, such a key would double or lose rows.
+    Where rows are not grouped by it, it would double or lose them.
     """
     given = df._jdf.queryExecution().analyzed()
-    for key in keys:
-        plan = df.select(key)._jdf.queryExecution().analyzed()
+    for column in columns:
+        plan = df.select(column)._jdf.queryExecution().analyzed()
         projects = plan.nodeName() == "Project" and plan.child().fastEquals(given)
         if not projects and _besides_projections(plan) != _besides_projections(given):
             raise InvalidArgument(
-                f"of the key {shown(key)} a row may have several values, or none: F.window, F.session_window, F.explode and "
-                "aggregates are so. Make it a column of its own first, with withColumn, and name that."
+                f"of the {what} {shown(column)} a row may have several values, or none: F.window, F.session_window, "
+                "F.explode and aggregates are so. Make it a column of its own first, with withColumn, and name that."
             )
-    require_deterministic(df, keys)
+    require_deterministic(df, columns, what)
 
 
 def _besides_projections(plan: Any) -> Counter[str]:

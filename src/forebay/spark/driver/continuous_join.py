@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument, UnknownColumn
-from forebay.spark.driver.analysis import analysis
+from forebay.spark.driver.analysis import analysis, require_one_value
 from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.interval_join import LEAST_GRANULARITY
 from forebay.spark.driver.sides import require_joinable
@@ -101,6 +101,7 @@ def _ends(left: DataFrame, right: DataFrame, until: Column | str) -> tuple[tuple
         try:
             with analysis():
                 condition = F.expr(until) if isinstance(until, str) else until
+                require_one_value(df, [condition], "condition")
                 kind = df.select(condition).schema.fields[0].dataType
             found.append(F.coalesce(condition, F.lit(False)))
         except UnknownColumn as error:
