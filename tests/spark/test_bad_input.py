@@ -495,13 +495,12 @@ def test_keys_of_rows_and_gaps_that_have_another_value_each_time(df, make):
     [
         lambda: F.window("timestamp", "4 seconds", "2 seconds"),
         lambda: F.window("timestamp", "4 seconds"),
-        lambda: F.session_window("timestamp", F.expr("make_interval(0, 0, 0, 0, 0, 0, n)")),
         lambda: F.explode("a"),
         lambda: F.max("n"),
     ],
 )
 def test_keys_of_which_a_row_may_have_several_values_or_none(spark, df, make):
-    """Rows would come twice, or not at all: those without a gap of sessions, those without a time of windows."""
+    """Rows would come twice, or not at all: those without a time, of windows."""
     batch = spark.range(3).selectExpr("timestamp_seconds(if(id = 0, null, id)) timestamp", "id n", "array(1, 2) a")
     for rows in (df.select("timestamp", "n", "a"), batch):
         calls = [
@@ -522,6 +521,26 @@ def test_keys_of_which_a_row_may_have_several_values_or_none(spark, df, make):
     with pytest.raises(InvalidArgument, match=r"the time .* has another value each time that it is computed"):
         fb.groupBy(batch, fb.window(F.timestamp_seconds(F.rand()), "1 minute")).agg(fb.count("*"))
     assert fb.buffer(batch.withColumn("key", F.col("a")[0]), "key").count() == fb.buffer(batch, F.col("a")[0]).count() == 3
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: F.session_window("timestamp", "4 seconds"), lambda: F.expr("SESSION_WINDOW(timestamp, '4 seconds') s")]
+)
+def test_sessions_of_spark_are_no_keys(df, make):
+    """Spark's own grouping merges them; here each row would have one of its own."""
+    calls = [
+        lambda key: fb.rolling(df, key),
+        lambda key: hourly(df, "n", key),
+        lambda key: fb.dedupe(df, ["n", key], within="1 hour"),
+        lambda key: fb.buffer(df, key),
+        lambda key: fb.patterns(df, key),
+        lambda key: fb.patterns(df).add("p", fb.count_window(2), fb.count("*"), keys=key),
+    ]
+    for call in calls:
+        with pytest.raises(
+            InvalidArgument, match=r"for a key: the session of a row alone.*fb\.groupBy\(df, fb\.session_window"
+        ):
+            call(make())
 
 
 def test_aggregates_and_keys_that_a_checkpoint_could_not_tell_apart(spark, df):

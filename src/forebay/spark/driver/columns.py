@@ -123,6 +123,11 @@ def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
     for key in keys:
         if isinstance(key, str) and key == "*":
             raise InvalidArgument(f"{caller} got '*' for a key; name the columns that are keys")
+        if isinstance(key, Column) and text_of(key).lower().startswith("session_window("):
+            raise InvalidArgument(
+                f"{caller} got {got(key)} for a key: the session of a row alone, which nothing would merge with others. "
+                "Write fb.groupBy(df, fb.session_window(...), ...), which merges the sessions of a key."
+            )
         if isinstance(key, str | Column):
             found.append(key)
         elif isinstance(key, Iterable) and not isinstance(key, Mapping):
