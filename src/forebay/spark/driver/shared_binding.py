@@ -49,9 +49,9 @@ def bind_patterns(
     """One operator of several patterns, and its results; an error of ours for what could not run."""
     inputs = Inputs(df)
     names = key_names(len(keys))
-    with analysis():
-        require_one_value(df, [column_of(key) for key in (*keys, *(key for each in asked for key in each.keys))])
     columns, more = _further_keys(df, asked)
+    with analysis():
+        require_one_value(df, [*map(column_of, keys), *columns.values()])
     calls = []
     for each, own in zip(asked, more, strict=True):
         calls.append(bind_call(df, each.window, (*keys, *each.keys), (*names, *own), each.aggregates, inputs))
