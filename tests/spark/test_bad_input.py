@@ -219,8 +219,10 @@ def test_a_star_is_no_column(df, function):
 
 
 def test_no_aggregate(df):
-    with pytest.raises(InvalidArgument, match=r"Spark's own count\(n\); it takes forebay's"):
+    with pytest.raises(InvalidArgument, match=r"Spark's own count\(n\); it takes forebay's .*, here fb.count$"):
         hourly(df).agg(F.count("n"))
+    with pytest.raises(InvalidArgument, match=r"Spark's own skewness\(n\); .* for example fb.sum\('price'\)$"):
+        hourly(df).agg(F.skewness("n"))
     with pytest.raises(InvalidArgument, match="got a list; it takes forebay's aggregates one by one"):
         hourly(df).agg([fb.count("n")])
     with pytest.raises(InvalidArgument, match="at least one aggregate"):
@@ -574,6 +576,8 @@ def test_keys_in_lists(spark, df):
     assert patterns.of("p").columns == ["window", "s", "n", "count(1)"]
     with pytest.raises(InvalidArgument, match=r"groupBy\(\) got 3 for a key; a key is a column's name or a Column"):
         fb.groupBy(df, window, 3)
+    with pytest.raises(InvalidArgument, match=r"rolling\(\) got TimeWindow.* a window is the second argument of fb.groupBy"):
+        fb.rolling(df, window)
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,8 @@ def test_a_file_that_cannot_be_written(checkpoint, tmp_path):
 
 
 def test_a_place_without_state(tmp_path):
+    with pytest.raises(InvalidArgument, match="there is no directory /nowhere"), opened("/nowhere"):
+        pass
     with pytest.raises(InvalidArgument, match=r"has no state of forebay\. Name the checkpoint"), opened(str(tmp_path)):
         pass
     (tmp_path / "metadata").write_text('{"id":"6a1f"}')

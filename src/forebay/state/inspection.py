@@ -244,6 +244,8 @@ def opened(location: str) -> Iterator[list[OperatorState]]:
         If there is no state.
     """
     mounted = path_of(location)
+    if mounted is not None and not mounted.exists():
+        raise InvalidArgument(f"there is no directory {mounted}. Name the checkpoint location of a query.")
     with tempfile.TemporaryDirectory(prefix="forebay-state-") as scratch:
         root = Root(mounted) if mounted is not None else Root(Path(scratch), archive_at(location))
         above = Root(mounted.parent) if mounted is not None and mounted.name == DIRECTORY else root

@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.access_patterns import Choice, choose
+from forebay.aggregates import functions
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, HOLISTIC
 from forebay.aggregates.functions import Aggregate, Apply
@@ -31,7 +33,7 @@ from forebay.spark.driver.analysis import (
     time_of,
 )
 from forebay.spark.driver.assignments import CustomWindow, SessionWindow, Window
-from forebay.spark.driver.columns import column_of, fields_of, got, quoted, require_column, text_of
+from forebay.spark.driver.columns import column_of, fields_of, got, quoted, require_column, shown, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import BoundOperator, Call, Key, Windowing, planned
@@ -217,11 +219,18 @@ def _retains_keys(df: DataFrame) -> bool:
     return str(df.sparkSession.conf.get("spark.sql.retainGroupColumns")).lower() == "true"
 
 
+def _example_for(given: Any) -> str:
+    """An aggregate of forebay as an example: the one with the name of Spark's, where that was given."""
+    name = shown(given).partition("(")[0] if isinstance(given, Column) else ""
+    found = getattr(functions, name, None)
+    return f"here fb.{name}" if getattr(found, "__module__", "") == functions.__name__ else "for example fb.sum('price')"
+
+
 def _only_apply(aggregates: Sequence[Aggregate | Apply]) -> Apply | None:
     for aggregate in aggregates:
         if not isinstance(aggregate, Aggregate | Apply):
             raise InvalidArgument(
-                f"agg() got {got(aggregate)}; it takes forebay's aggregates one by one, for example fb.sum('price')"
+                f"agg() got {got(aggregate)}; it takes forebay's aggregates one by one, {_example_for(aggregate)}"
             )
     if not aggregates:
         raise InvalidArgument("agg() needs at least one aggregate, for example fb.count('*')")

@@ -133,7 +133,10 @@ def keys_of(caller: str, keys: Iterable[Any]) -> tuple[Column | str, ...]:
         elif isinstance(key, Iterable) and not isinstance(key, Mapping):
             found += keys_of(caller, key)
         else:
-            raise InvalidArgument(f"{caller} got {key!r} for a key; a key is a column's name or a Column")
+            hint = (
+                "; a window is the second argument of fb.groupBy(df, window, *keys)" if hasattr(key, "time_column") else ""
+            )
+            raise InvalidArgument(f"{caller} got {key!r} for a key; a key is a column's name or a Column{hint}")
     return tuple(found)
 
 

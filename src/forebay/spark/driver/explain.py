@@ -56,7 +56,7 @@ def explain(df: DataFrame | StreamingQuery) -> None:
             *([f"  time        {shown['time']}"] if "time" in shown else []),
             *([f"  aggregates  {', '.join(shown['aggregates'])}"] if not choice.members else []),
             *(f"  {'':10}  {member}" if place else f"  patterns    {member}" for place, member in enumerate(choice.members)),
-            *([f"  when        {' and '.join(operator.conditions)}"] if operator.conditions else []),
+            *(f"  {'' if place else 'when':10}  {condition}" for place, condition in enumerate(operator.conditions)),
             f"  pattern     {choice.pattern.name}, {choice.pattern.value}",
             f"  because     {choice.reason}",
             f"  instances   {_instances(states[0].layout if states else shown)}",
