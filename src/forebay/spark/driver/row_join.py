@@ -12,17 +12,17 @@ from pyspark.sql import types as T
 from forebay.access_patterns import Choice, Pattern
 from forebay.engine.window_join import WindowJoin
 from forebay.errors import InvalidArgument
-from forebay.spark.driver.analysis import analysis, time_of
+from forebay.spark.driver.analysis import analysis
 from forebay.spark.driver.columns import interval, lasting, quoted, text_of
 from forebay.spark.driver.conf import ready
 from forebay.spark.driver.inputs import Inputs, nullable_within, require_supported
 from forebay.spark.driver.planner import Call, Key, Windowing, planned
-from forebay.spark.driver.sides import SIDE, JoinType, require_same_type, united
+from forebay.spark.driver.sides import SIDE, JoinType, TimeColumn, times_of, united
 from forebay.spark.driver.sides import TIME as UNITED_TIME
 from forebay.spark.driver.vehicle import run
 from forebay.windows import Windows
 
-TimeColumns = Column | str | tuple[Column | str, Column | str] | None
+TimeColumns = TimeColumn | tuple[Column | str, Column | str]
 
 EVENT_TIME = "event_time"
 """The column of results that says when a pair was complete."""
@@ -107,7 +107,4 @@ class RowJoin:
         if isinstance(given, tuple | list) and len(given) != 2:
             raise InvalidArgument(f"timeColumn is {given!r}; give one for both sides, or a pair")
         first, second = given if isinstance(given, tuple | list) else (given, given)
-        times = time_of(self.left, first), time_of(self.right, second)
-        sides = zip((self.left, self.right), times, strict=True)
-        require_same_type("the time", *(df.select(time.alias("time")) for df, time in sides))
-        return times
+        return times_of(self.left, self.right, first, second)

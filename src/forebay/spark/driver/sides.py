@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from forebay.errors import InvalidArgument, UnknownColumn
+from forebay.errors import ForebayError, InvalidArgument, UnknownColumn
+from forebay.spark.driver.analysis import time_of
 from forebay.spark.driver.columns import folding, keys_of, quoted
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.inputs import nullable_within, require_supported
@@ -33,6 +34,8 @@ SIDE = "__right"
 """True in rows of the right side."""
 
 TIME = "__time"
+
+TimeColumn = Column | str | None
 
 Columns = tuple[tuple[str, T.StructField], ...]
 """Common columns, and what each is in the result."""
@@ -194,6 +197,18 @@ def _require_one(key: str, df: DataFrame, side: str, fold: Callable[[str], str])
         raise UnknownColumn(f"the {side} side has no column {key!r}; it has {', '.join(df.columns)}")
     if found > 1:
         raise InvalidArgument(f"the {side} side has several columns {key!r}; rename one of them, or drop it")
+
+
+def times_of(left: DataFrame, right: DataFrame, first: TimeColumn, second: TimeColumn) -> tuple[Column, Column]:
+    """The times of both sides, which have one type; what is wrong with one of them is said of that side."""
+    times = []
+    for side, df, column in (("left", left, first), ("right", right, second)):
+        try:
+            times.append(time_of(df, column))
+        except ForebayError as error:
+            raise type(error)(f"on the {side} side {error}") from None
+    require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
+    return times[0], times[1]
 
 
 def require_same_type(what: str, left: DataFrame, right: DataFrame) -> None:

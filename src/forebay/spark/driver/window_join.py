@@ -8,11 +8,11 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument, UnknownColumn
-from forebay.spark.driver.analysis import analysis, require_columns, time_of
+from forebay.spark.driver.analysis import analysis, require_columns
 from forebay.spark.driver.assignments import CustomWindow, SessionWindow, TimeWindow
 from forebay.spark.driver.columns import got, quoted, text_of
 from forebay.spark.driver.conf import ready
-from forebay.spark.driver.sides import TIME, WINDOWS, join_type, require_joinable, require_same_type, united
+from forebay.spark.driver.sides import TIME, WINDOWS, join_type, require_joinable, times_of, united
 from forebay.spark.driver.vehicle import run
 
 
@@ -89,8 +89,7 @@ def join(
                 f"on the {side} side {error}. The window's time has one name on both sides; rename one"
             ) from None
     conf = ready(left)
-    times = time_of(left, window.time_column), time_of(right, window.time_column)
-    require_same_type("the time", *(df.select(time.alias("time")) for df, time in zip((left, right), times, strict=True)))
+    times = times_of(left, right, window.time_column, window.time_column)
     with analysis():
         both, sides = united(left, right, keys, times, kind, suffix)
     bound = bind(
