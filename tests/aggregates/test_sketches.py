@@ -127,6 +127,15 @@ def test_counts_of_frequent_values_are_never_too_large_and_too_small_by_the_boun
         assert count - len(values) / (most + 1) <= found.get(value, 0) <= count
 
 
+def test_zeros_are_one_frequent_value():
+    counted = pa.list_(pa.struct([("item", pa.float64()), ("count", pa.int64())]))
+    top = bound("approx_top_k", pa.float64(), counted, k=3, maxItemsTracked=9)
+    aggregation, partials = merged_in_parts(top, pl.DataFrame({"k": [0] * 5, "x": [-0.0, 0.0, -0.0, 1.5, None]}), 2)
+    (found,) = aggregation.finish(partials)[0].to_pylist()
+    assert [(str(entry["item"]), entry["count"]) for entry in found[:1]] == [("0.0", 3)]
+    assert {entry["item"] for entry in found[1:]} == {1.5, None}
+
+
 def test_values_of_any_kind_are_counted_with_null_and_nan():
     values = pl.DataFrame({"x": [None, float("nan"), 1.5, None, float("nan"), None]})
     (counts,) = frequent.merged(values.select(frequent.counts(pl.col("x")).implode()).to_series(), 3).to_list()

@@ -102,6 +102,13 @@ def test_a_function_that_raises_is_named_with_the_key(stream, tmp_path, raised):
         run(result, tmp_path, "picky")
 
 
+def test_the_schema_of_the_rows_fits_them_though_a_struct_is_null_as_a_whole(spark):
+    """The fields of such a struct are not nullable in the schema."""
+    df = spark.range(3).select("id", F.when(F.col("id") > 0, F.struct("id")).alias("st"))
+    same = fb.groupBy(df, fb.global_window()).agg(fb.apply(lambda key, rows: rows, df.schema))
+    assert sorted(same.collect()) == sorted(df.collect())
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_function_reads_a_broadcast_variable(stream, tmp_path, streaming):

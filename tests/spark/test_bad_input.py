@@ -560,6 +560,31 @@ def test_aggregates_and_keys_that_a_checkpoint_could_not_tell_apart(spark, df):
         hourly(df, F.struct("n", "n")).agg(fb.count("*"))
 
 
+def test_a_key_with_two_fields_of_one_name_but_for_case(spark):
+    df = spark.range(3).select(F.struct(F.col("id").alias("x"), F.col("id").alias("X")).alias("st"))
+    for made in (lambda: fb.rolling(df, "st").agg(fb.count("*")), lambda: fb.dedupe(df, "st", "1 hour")):
+        with pytest.raises(InvalidArgument, match="AMBIGUOUS_REFERENCE_TO_FIELDS"):
+            made()
+
+
+def test_columns_of_patterns_that_differ_in_case_alone(spark):
+    df = spark.range(3).selectExpr("timestamp_seconds(id) t", "id g", "-id G")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        patterns = fb.patterns(df, "g").add("p", fb.window("t", "1 hour"), fb.count("*"), keys="G")
+        patterns = patterns.add("P", fb.window("t", "1 hour"), fb.max("G").alias("most"))
+        assert patterns.of("p").columns == ["window", "g", "G", "count(1)"]
+        assert [row.most for row in patterns.of("P").orderBy("g").collect()] == [0, -1, -2]
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.parametrize("kind", ["varchar(3)", "char(3)", "array<varchar(3)>"])
+def test_texts_of_a_length_in_a_schema(df, kind):
+    with pytest.raises(UnsupportedType, match=r"char\(3\); .* write string"):
+        hourly(df).agg(fb.apply(lambda key, rows: rows, f"x {kind}"))
+
+
 def test_a_column_in_two_spellings_is_one_column_unless_case_counts(spark):
     df = spark.range(20).selectExpr("timestamp_seconds(id) timestamp", "id % 3 s", "id n")
     made = hourly(df, "s").agg(fb.max("n"), fb.sum(F.col("N")).alias("total"), fb.max_by("n", "N").alias("last"))

@@ -87,6 +87,44 @@ def test_of_a_batch_and_what_is_refused(source):
         once.firing(allowedLateness="-1 second")
 
 
+def silent(df):
+    return fb.groupBy(df, fb.window("ts", "10 seconds")).firing(idleTimeout="1 second").agg(fb.count("*").alias("n"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "operator",
+    [
+        silent,
+        lambda df: fb.groupBy(df, fb.global_window(every="15 seconds")).agg(fb.count("*").alias("n")),
+        lambda df: fb.buffer(df, F.lit(0), interval="15 seconds").selectExpr("1 n"),
+    ],
+    ids=["idle timeout", "global window", "buffer"],
+)
+def test_wall_clock_goes_on_after_a_restart_without_data(spark, tmp_path, operator):
+    """The query was stopped when all that it had begun was committed, with rows that waited."""
+    rows = spark.range(7).selectExpr("timestamp_seconds(1704067200 + id) ts", "id key")
+    for part in range(2):
+        rows.where(f"key div 6 = {part}").coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    found, checkpoint = [], tmp_path / "ck"
+    results = operator(stream.withWatermark("ts", "1 second"))
+    writer = results.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    time.sleep(15 - time.time() % 15)  # the first micro-batch fires, the second one does not
+    query, until = writer.trigger(processingTime="2 seconds").start(), time.monotonic() + 100
+    while not (checkpoint / "commits" / "1").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    query.stop()
+    assert sum(found) < 7
+    assert not (checkpoint / "offsets" / "2").exists()
+    query = writer.trigger(processingTime="500 milliseconds").start()
+    while sum(found) < 7 and time.monotonic() < until:
+        time.sleep(0.2)
+    query.stop()
+    assert found in ([7], [6, 7], [1] * 7)
+
+
 @pytest.mark.thorough
 def test_windows_of_a_stream_that_has_fallen_silent(spark, tmp_path):
     """All rows come out, those of the last windows too; nobody sends a row to move the watermark past them.

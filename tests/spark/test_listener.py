@@ -209,6 +209,17 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, begu
         assert Location.parse(root, f"{name}/0-00000000/{version}", stored).layout == name
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_operators_that_have_both_changed_each_gets_its_own_state(tmp_path, seed):
+    """Either could go on with the state of the other."""
+    root, window = Root(tmp_path), f"window(ts, {seed})"
+    before = [layout(*names, window=window) for names in (("n", "max", "min"), ("n", "s"))]
+    now = [layout(*names, window=window) for names in (("n", "max", "min", "avg"), ("n",))]
+    names = [Location.new(root, 0, as_stored(each, updating=False)).layout for each in before]
+    found = inherited.directories_of(root, [SimpleNamespace(layout=each) for each in now], 0, updating=False)
+    assert [[*found[layout_id(as_stored(each, updating=False))]] for each in now] == [[name] for name in names]
+
+
 @pytest.mark.slow
 def test_a_watermark_that_stays_where_it_is_is_warned_of(spark, tmp_path, logged):
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).option("advanceMillisPerBatch", 0)

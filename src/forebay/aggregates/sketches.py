@@ -162,7 +162,12 @@ def _top(aggregate: BoundAggregate) -> Parts:
 
 
 def _top_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    return to_arrow(partials[_top_name(aggregate)].list.head(aggregate.options["k"]), aggregate.result)
+    top = partials[_top_name(aggregate)].list.head(aggregate.options["k"])
+    if pa.types.is_floating(aggregate.input_types[0]):
+        item = pl.field(frequent.ITEM)
+        one_zero = pl.when(item == 0).then(0.0).otherwise(item).alias(frequent.ITEM)
+        top = top.list.eval(pl.element().struct.with_fields(one_zero))
+    return to_arrow(top, aggregate.result)
 
 
 # count-min -------------------------------------------------------------------------------------------------------------

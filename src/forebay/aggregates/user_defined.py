@@ -123,8 +123,8 @@ def failure(what: str, whose: str, error: BaseException) -> ProcessorFailed:
     """The error for a user's function that has failed for some rows."""
     failed = "failed" if isinstance(error, ForebayError) else f"raised {type(error).__name__}"
     return ProcessorFailed(
-        f"{what} {failed} for {whose}: {described(error)}. Correct it and start the query again; it goes on from the "
-        "micro-batch before, and no row is lost."
+        f"{what} {failed} for {whose}: {described(error)}. Correct it and run the query again; a stream goes on "
+        "from the micro-batch before, and no row is lost."
     )
 
 

@@ -257,10 +257,14 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
         if before.get(name) != layout.get(name)
     )
     distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]
-    advice = (
-        "Keys and aggregates are known by how they are written. Aggregates may be added and dropped as long as one stays "
-        "and the pattern is the same, and columns may become wider. "
-    )
+    advice = "Keys and aggregates are known by how they are written. "
+    if any(map(_is_join, before["aggregates"])) or kind_of(before) in ("interval_join", "continuous_join"):
+        advice += "The columns of a join stay as they are. "
+    elif kind_of(before) not in ("dedupe", "buffer"):
+        advice += (
+            "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
+            "wider; in operators that were alike all in the same way. "
+        )
     if distinct == [False, True]:
         advice += "An earlier release may have meant count(...) as the number of different values, which cannot go on. "
     for gone, come in _respelled(before, layout):

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from forebay.errors import InvalidArgument, MissingWatermark, UnknownColumn, UnsupportedType
 from forebay.spark.driver.columns import column_of, quoted, same_expression, shown
 from forebay.spark.driver.conf import WATERMARK
-from forebay.spark.driver.plans import redefined
+from forebay.spark.driver.plans import count, redefined
 from forebay.spark.driver.trees import elements, subtree
 
 _NO_COLUMN = ("UNRESOLVED_COLUMN", "MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRAME_COLUMN")
@@ -103,7 +103,8 @@ def time_of(df: DataFrame, column: Column | str | None) -> Column:
 
 def _require_watermark(df: DataFrame, time: T.StructField) -> None:
     """`MissingWatermark` unless a time column has the only watermark that there can be."""
-    column = redefined(df._jdf.queryExecution().analyzed().toString())
+    plan = df._jdf.queryExecution().analyzed().toString()
+    column = redefined(plan)
     if column is not None:
         raise InvalidArgument(
             f"withWatermark on {column} gives the results of an operator of forebay another watermark, with which no window "
@@ -118,9 +119,10 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
             f"the time column {time.name} has no watermark, so its windows would never fire. The watermark of this "
             f"DataFrame is on {others[0]}: window over that column instead."
         )
+    behind = " Write it behind operators that do not go by event time: their results have none." if count(plan) else ""
     raise MissingWatermark(
         f"the time column {time.name} has no watermark, so its windows would never fire. "
-        f'Write df.withWatermark("{time.name}", "10 minutes") with the delay you accept.'
+        f'Write df.withWatermark("{time.name}", "10 minutes") with the delay you accept.{behind}'
     )
 
 

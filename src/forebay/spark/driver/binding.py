@@ -163,7 +163,7 @@ class _Computed:
 
 
 def _applied(df: DataFrame, apply: Apply, inputs: Inputs) -> _Computed:
-    fields = fields_of("fb.apply", apply.schema)
+    fields = list(map(nullable_within, fields_of("fb.apply", apply.schema)))
     for field in fields:
         require_supported(field.dataType, f"the column {field.name} of fb.apply's schema")
     with analysis():

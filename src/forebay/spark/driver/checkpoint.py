@@ -58,6 +58,21 @@ class Logs:
         before, now = self.partitions(batch - 1), self.partitions(batch)
         return batch > 0 and None not in (before, now) and before != now
 
+    def begin_empty(self, jvm: Any) -> None:
+        """Have Spark begin with a micro-batch without data, where it has committed all that it began.
+
+        Spark makes such a micro-batch, as the wall clock may need it, after another one of the same run alone. The time of
+        this one is that of the last one: what has passed meanwhile is for the next one to see.
+        """
+        last = self.committed
+        if last < 0 or self.begun != last:
+            return
+        with contextlib.suppress(Py4JError, TypeError):  # an offset log of another form
+            entry, watermark = self.offsets.get(last).get(), self.commits.get(last).get().nextBatchWatermarkMs()
+            told = entry.metadataOpt().get()
+            told = told.copy(watermark, told.batchTimestampMs(), told.conf())
+            self.offsets.add(last + 1, entry.copy(entry.offsets(), jvm.scala.Some(told)))
+
     @property
     def rescaling(self) -> int | None:
         """How many state partitions an interrupted rescale was to make."""

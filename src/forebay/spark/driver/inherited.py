@@ -28,24 +28,46 @@ def directories_of(
     found: dict[str, dict[str, Layout]] = {name: {} for name in here}
     there = sorted(name for name in root.safe.directories() if filenames.is_layout(name)) if here else []
     histories = {name: layouts.settled_history(root, name, committed) for name in there}
-    changed = []
+    changed: dict[str, dict[str, Layout]] = {}
     for name, history in histories.items():
         begun = {each: layouts.as_begun(layout, history[0]) for each, layout in here.items()}
         same = [name] if here.get(name) == history[-1] else [each for each, now in begun.items() if now == history[-1]]
         if same:
             found[same[0]][name] = layouts.kept(history[0])
         else:
-            changed.append((name, history, begun))
-    for name, history, begun in changed:
-        heirs = [each for each, layout in begun.items() if layouts.evolves(history, layout)]
-        if not heirs:
-            raise layouts.changed(root, history[-1], _nearest(history[-1], list(begun.values())))
-        kept = {each: len(history[-1]["aggregates"].keys() & here[each]["aggregates"].keys()) for each in heirs}
-        heir = min(heirs, key=lambda each: (bool(found[each]), -kept[each]))
+            changed[name] = begun
+    while changed:
+        name, heir = _best_heir(root, changed, histories, found)
+        history, begun = histories[name], changed.pop(name)
         layouts.record(root, name, history, begun[heir], committed + 1)
         _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
         found[heir][name] = layouts.kept(history[0])
     return found
+
+
+def _best_heir(
+    root: Root,
+    changed: Mapping[str, Mapping[str, Layout]],
+    histories: Mapping[str, Sequence[Layout]],
+    found: Mapping[str, Mapping[str, Layout]],
+) -> tuple[str, str]:
+    """Of directories whose layout no operator has, one, and the operator that goes on with it.
+
+    It is the pair with the greatest share of aggregates in common, of operators that have no state yet if there are such.
+    `LayoutChanged` if a directory has no operator that can go on with it.
+    """
+    pairs = []
+    for name, begun in changed.items():
+        history = histories[name]
+        heirs = [each for each, layout in begun.items() if layouts.evolves(history, layout)]
+        if not heirs:
+            raise layouts.changed(root, history[-1], _nearest(history[-1], list(begun.values())))
+        old = history[-1]["aggregates"].keys()
+        for heir in heirs:
+            new = begun[heir]["aggregates"].keys()
+            pairs.append((not found[heir], len(old & new) / len(old | new), name, heir))
+    _, _, name, heir = max(pairs)
+    return name, heir
 
 
 def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -28,8 +28,6 @@ _PLAIN = (
     T.FloatType,
     T.DoubleType,
     T.DecimalType,
-    T.CharType,
-    T.VarcharType,
     T.BinaryType,
     T.DateType,
     T.TimestampType,
@@ -199,6 +197,8 @@ def require_supported(kind: T.DataType, what: str) -> None:
             raise UnsupportedType(
                 f"{what} is a {kind.simpleString()}; only binary collation is supported. Use collate({what}, 'UTF8_BINARY')"
             )
+    elif isinstance(kind, T.CharType | T.VarcharType):
+        raise UnsupportedType(f"{what} is a {kind.simpleString()}; texts have no greatest length here, so write string")
     elif isinstance(kind, T.NullType):
         raise UnsupportedType(
             f"{what} has a part without a type (NULL, or an empty array); cast it to the type it is to have"

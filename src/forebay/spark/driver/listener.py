@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -47,6 +48,7 @@ _PARTITION_SECONDS = 0.06
 _REUSE = "spark.sql.exchange.reuse"
 """Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
+_WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 _CLEANING = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
 """Whether what a micro-batch has shuffled goes when that ends. Else it stays until the driver's Java collects garbage, and
 an executor that is decommissioned hands all of it on while the query waits.
@@ -135,6 +137,7 @@ class _Listener(StreamingQueryListener):
                 if operators[0].place.application is not None:
                     acting, resumed = Conf.of(session).handover == "auto", logs.committed >= 0
                     Policies(handover(query), root, acting=acting, resumed=resumed).start()
+            _keep_clock_going(execution, operators, logs)
         except Exception as error:
             conf.set(REFUSED, _refusal(error))  # for the first task to raise
             if not isinstance(error, ForebayError):
@@ -185,6 +188,14 @@ class _Listener(StreamingQueryListener):
             checkpoint_lock.release(query)
             replicas.retire(query)
             metrics.retire(query)
+
+
+def _keep_clock_going(execution: Any, operators: Sequence[queries.Planned], logs: Logs) -> None:
+    """Have a query that goes by the wall clock begin with a micro-batch, though there may be no data."""
+    periodic = execution.trigger().getClass().getSimpleName() == "ProcessingTimeTrigger"
+    allowed = str(execution.sparkSessionForStream().conf().get(_WITHOUT_DATA)).lower() == "true"
+    if periodic and allowed and any(operator.clock is Clock.WALL for operator in operators):
+        logs.begin_empty(SparkContext._jvm)
 
 
 def _refusal(error: Exception) -> str:

@@ -116,7 +116,7 @@ def planned(df: DataFrame, conf: Conf, call: Call) -> BoundOperator:
     hashes = {HIGH: high} if call.choice.pattern in (Pattern.AAR, Pattern.SHARED) else {HIGH: high, LOW: low}
     beside = [column.alias(name) for name, column in {TIME: call.times[TIME], **hashes, **call.times}.items()]
     with analysis():
-        stored = df.select(*kept).schema
+        stored = T.StructType(df.select(*kept, *hashes.values()).schema.fields[: len(kept)])
     plan = WindowPlan(
         call.windowing.windows,
         pa.schema([(field.name, field.type) for field in arrow_schema(stored)]),  # whatever Spark knows of them otherwise

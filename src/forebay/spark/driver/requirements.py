@@ -50,7 +50,8 @@ def require_even(operators: Sequence[Planned], partitions: int) -> None:
             raise UnsupportedConfiguration(
                 f"spark.forebay.virtualNodes is {layout[VNODES]} and the query has {partitions} state partitions, some of "
                 "which would have more virtual nodes than others. Set spark.sql.shuffle.partitions to a power of two of at "
-                f"most {layout[VNODES]} before the query is started for the first time, or leave virtualNodes unset."
+                f"most {layout[VNODES]}, or leave virtualNodes unset; and name a new checkpoint location, for this one will "
+                f"keep {partitions} state partitions."
             )
 
 

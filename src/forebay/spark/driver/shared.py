@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from forebay.aggregates.functions import Aggregate, Apply, Condition
 from forebay.errors import InvalidArgument
 from forebay.spark.driver.assignments import CountWindow, CustomWindow, PrecedingWindow, SessionWindow, TimeWindow
-from forebay.spark.driver.columns import Keys, keys_of, quoted, text_of
+from forebay.spark.driver.columns import Keys, folding, keys_of, quoted, text_of
 from forebay.spark.driver.conditions import apart
 from forebay.spark.driver.conf import ready, require_classic
 from forebay.spark.driver.vehicle import run
@@ -77,7 +77,8 @@ class SharedPatterns:
 
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"add() got the name {name!r}; the name of a pattern is a text that is not empty")
-        if name.lower() in (each.name.lower() for each in self._asked):
+        fold = folding(self._df.sparkSession)
+        if fold(name) in (fold(each.name) for each in self._asked):
             raise InvalidArgument(f"there is a pattern {name!r} already; give this one another name")
         if not isinstance(window, _Shared):
             raise InvalidArgument(

@@ -19,7 +19,7 @@ from forebay.errors import InvalidArgument
 from forebay.spark.driver.analysis import analysis, arrow_schema, require_alike, require_one_value
 from forebay.spark.driver.assignments import SessionWindow, Window
 from forebay.spark.driver.binding import NOTHING, bind_call
-from forebay.spark.driver.columns import column_of, text_of
+from forebay.spark.driver.columns import column_of, folding, text_of
 from forebay.spark.driver.conf import Conf
 from forebay.spark.driver.durations import as_text, fixed_microseconds
 from forebay.spark.driver.inputs import Inputs
@@ -62,6 +62,7 @@ def bind_patterns(
     results = shared_results(
         calls[0].schema.fields[_first(calls[0]) :][: len(keys)],
         {each.name: _own(call, len(keys)) for each, call in zip(asked, calls, strict=True)},
+        folding(df.sparkSession),
     )
     told = [_told(each.name, call) for each, call in zip(asked, calls, strict=True)]
     call = Call(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -57,8 +57,12 @@ class SharedResults:
         return kept.select(*(F.col(before + column).alias(column) for column in results.columns))
 
 
-def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T.StructField]]) -> SharedResults:
+def shared_results(
+    common: Sequence[T.StructField], own: Mapping[str, Sequence[T.StructField]], fold: Callable[[str], str]
+) -> SharedResults:
     """The results of patterns with these columns, by the patterns' names, beside common keys.
+
+    ``fold`` makes names equal that are of one column.
 
     Raises
     ------
@@ -66,8 +70,9 @@ def shared_results(common: Sequence[T.StructField], own: Mapping[str, Sequence[T
         If two columns would have one name.
     """
     for name, fields in own.items():
-        _require_distinct(f"results of the pattern {name!r}", [*common, *fields])
-    _require_distinct("the results", [T.StructField(PATTERN, T.StringType()), *common, *(_named(name) for name in own)])
+        _require_distinct(f"results of the pattern {name!r}", [*common, *fields], fold)
+    every = [T.StructField(PATTERN, T.StringType()), *common, *(_named(name) for name in own)]
+    _require_distinct("the results", every, fold)
     described = [[(field.dataType, place == 0) for place, field in enumerate(fields)] for fields in own.values()]
     kinds, places = in_common(described, 1 + len(common))
     marks = {each[0]: fields[0].metadata for each, fields in zip(places, own.values(), strict=True)}  # they are windows
@@ -88,9 +93,9 @@ def _named(name: str) -> T.StructField:
     return T.StructField(name, T.StructType())
 
 
-def _require_distinct(what: str, fields: Sequence[T.StructField]) -> None:
+def _require_distinct(what: str, fields: Sequence[T.StructField], fold: Callable[[str], str]) -> None:
     seen: set[str] = set()
     for name in (field.name for field in fields):
-        if name.lower() in seen:
+        if fold(name) in seen:
             raise InvalidArgument(f"{what} would have two columns {name!r}; give one of them another name")
-        seen.add(name.lower())
+        seen.add(fold(name))
