@@ -112,7 +112,7 @@ def test_wall_clock_goes_on_after_a_restart_without_data(spark, tmp_path, operat
     writer = results.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
     writer = writer.option("checkpointLocation", str(checkpoint))
     time.sleep(15 - time.time() % 15)  # the first micro-batch fires, the second one does not
-    query, until = writer.trigger(processingTime="2 seconds").start(), time.monotonic() + 100
+    query, until = writer.trigger(processingTime="5 seconds").start(), time.monotonic() + 100
     while not (checkpoint / "commits" / "1").exists() and time.monotonic() < until:
         time.sleep(0.1)
     query.stop()
