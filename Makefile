@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 check test test-all test-seeds test-random: export POLARS_MAX_THREADS := 1
 PATIENT := -o faulthandler_timeout=3600
 
-.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-thorough test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-shared
+.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-thorough test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-joins bench-shared
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,7 @@ bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all 
 	$(BIN)/python benchmarks/race.py --shape few
 	$(BIN)/python benchmarks/race.py --shape skew
 	$(BIN)/python benchmarks/breakdown.py
+	$(BIN)/python benchmarks/joins.py
 	$(BIN)/python benchmarks/scaling.py
 
 bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern (3 minutes)
@@ -48,6 +49,9 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 
 bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (three quarters of an hour)
 	$(BIN)/python benchmarks/harness.py
+
+bench-joins: $(VENV)/ready  ## joins, deduplication and rolling aggregates against Spark's own; docs/benchmarks.md (15 minutes)
+	$(BIN)/python benchmarks/joins.py
 
 bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md
 	$(BIN)/python benchmarks/buffers.py

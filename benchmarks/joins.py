@@ -11,8 +11,9 @@ interval       rows of the right stream up to 10 s after one of the left (`fb.in
 deduplication  the rows of one stream whose key has not been seen for 10 s (`fb.dedupe`, ``dropDuplicatesWithinWatermark``)
 rolling        a count and a sum for each key of one stream, whenever they change (`fb.rolling`, update mode)
 
-Before anything is timed, both engines answer a small input, and their answers must be equal. Then each query runs twice in
-a session, and the second run counts, without the first quarter of its micro-batches. Spark's has 4 of them, forebay's 12.
+Before anything is timed, both engines answer a small input, and their answers must be equal. Then each query runs three
+times in a session, and the last run counts, without the first quarter of its micro-batches. Spark's has 4 of them,
+forebay's 12.
 The table goes to ``bench/joins`` and, when nothing was left out, into ``docs/benchmarks.md``.
 """
 
@@ -48,7 +49,7 @@ DELAY = "1 second"
 TEXTS = 1000
 BEGIN = 1_700_000_000_000_000
 SIDES = ("left", "right")
-RUNS = 2
+RUNS = 3
 
 
 @dataclass(frozen=True)
