@@ -263,7 +263,7 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     elif kind_of(before) not in ("dedupe", "buffer"):
         advice += (
             "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
-            "wider; in operators that were alike all in the same way. "
+            "wider. Operators of a query that were alike change in the same way. "
         )
     if distinct == [False, True]:
         advice += "An earlier release may have meant count(...) as the number of different values, which cannot go on. "

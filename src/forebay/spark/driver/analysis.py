@@ -119,10 +119,10 @@ def _require_watermark(df: DataFrame, time: T.StructField) -> None:
             f"the time column {time.name} has no watermark, so its windows would never fire. The watermark of this "
             f"DataFrame is on {others[0]}: window over that column instead."
         )
-    behind = " Write it behind operators that do not go by event time: their results have none." if count(plan) else ""
+    place = " Write it after operators that do not go by event time: their results have none." if count(plan) else ""
     raise MissingWatermark(
         f"the time column {time.name} has no watermark, so its windows would never fire. "
-        f'Write df.withWatermark("{time.name}", "10 minutes") with the delay you accept.{behind}'
+        f'Write df.withWatermark("{time.name}", "10 minutes") with the delay you accept.{place}'
     )
 
 
