@@ -50,7 +50,7 @@ bench-store: $(VENV)/ready  ## the stores without Spark against RocksDB: tables,
 bench-harness: $(VENV)/ready  ## every store of the harness with every workload: bench/harness, docs/harness.md (three quarters of an hour)
 	$(BIN)/python benchmarks/harness.py
 
-bench-joins: $(VENV)/ready  ## joins, deduplication and rolling aggregates against Spark's own; docs/benchmarks.md (15 minutes)
+bench-joins: $(VENV)/ready  ## joins, deduplication and rolling aggregates against Spark's own: docs/benchmarks.md (10 minutes)
 	$(BIN)/python benchmarks/joins.py
 
 bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md
