@@ -225,7 +225,7 @@ def test_windows_without_keys_stay_where_the_driver_does_not_see_them(growing, t
         with monkeypatch.context() as earlier:
             earlier.setattr(planner, "_apart", lambda windows: False)
             run(result.agg(fb.median("i")), tmp_path)
-        monkeypatch.setattr(listener, "directories_of", lambda *args, **more: {})
+        monkeypatch.setattr(listener, "directories_of", lambda *args, **more: ({}, False))
         growing.grow(2, 3, 4)
         run(result.agg(fb.median("i")), tmp_path)
         growing.end()

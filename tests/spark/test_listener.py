@@ -194,7 +194,8 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, begu
     unchanged, before, after = (layout(*names, window=window) for names in (("s", "n"), ("s", "n", "max"), ("s", "min")))
     names = [Location.new(root, 0, {**each, **begun}).layout for each in (unchanged, before)]
     now = [SimpleNamespace(layout={**each, "kind": "window", "spread": "by window"}) for each in (unchanged, after)]
-    found = inherited.directories_of(root, now, 0, updating=False)
+    found, changed = inherited.directories_of(root, now, 0, updating=False)
+    assert changed
     kept = {what: begun[what] for what in ("identity", "spread") if what in begun}
     assert found == {
         layout_id(as_stored(each.layout, updating=False)): {name: kept} for each, name in zip(now, names, strict=True)
@@ -210,13 +211,20 @@ def test_of_two_operators_the_one_that_has_changed_gets_its_state(tmp_path, begu
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_of_two_operators_that_have_both_changed_each_gets_its_own_state(tmp_path, seed):
-    """Either could go on with the state of the other."""
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([("n", "max", "min"), ("n", "s")], [("n", "max", "min", "avg"), ("n",)]),
+        ([("max",), ("n", "max")], [("n", "max", "avg"), ("n",)]),
+        ([("n", "max", "min"), ("min",)], [("n",), ("n", "max", "min", "avg")]),
+    ],
+    ids=["either fits both", "one fits one", "the one that fits better is needed"],
+)
+def test_of_two_operators_that_have_both_changed_each_gets_a_state(tmp_path, before, after, seed):
     root, window = Root(tmp_path), f"window(ts, {seed})"
-    before = [layout(*names, window=window) for names in (("n", "max", "min"), ("n", "s"))]
-    now = [layout(*names, window=window) for names in (("n", "max", "min", "avg"), ("n",))]
+    before, now = ([layout(*names, window=window) for names in some] for some in (before, after))
     names = [Location.new(root, 0, as_stored(each, updating=False)).layout for each in before]
-    found = inherited.directories_of(root, [SimpleNamespace(layout=each) for each in now], 0, updating=False)
+    found, _ = inherited.directories_of(root, [SimpleNamespace(layout=each) for each in now], 0, updating=False)
     assert [[*found[layout_id(as_stored(each, updating=False))]] for each in now] == [[name] for name in names]
 
 

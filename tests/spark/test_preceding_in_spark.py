@@ -291,7 +291,7 @@ def test_explained(ticks, capsys):
     told = capsys.readouterr().out
     assert "preceding(timestamp, 3600 s)" in told
     assert "pattern     AUR, append and unaligned read" in told
-    assert "when        >=(n, 5) and value > 3" in told
+    assert "  when        >=(n, 5)\n              value > 3\n" in told
 
 
 @pytest.mark.thorough

@@ -67,11 +67,15 @@ class Logs:
         last = self.committed
         if last < 0 or self.begun != last:
             return
-        with contextlib.suppress(Py4JError, TypeError):  # an offset log of another form
-            entry, watermark = self.offsets.get(last).get(), self.commits.get(last).get().nextBatchWatermarkMs()
+        entry = self.offsets.get(last).get()
+        try:
             told = entry.metadataOpt().get()
+            watermark = max(told.batchWatermarkMs(), self.commits.get(last).get().nextBatchWatermarkMs())
             told = told.copy(watermark, told.batchTimestampMs(), told.conf())
-            self.offsets.add(last + 1, entry.copy(entry.offsets(), jvm.scala.Some(told)))
+            entry = entry.copy(entry.offsets(), jvm.scala.Some(told))
+        except (Py4JError, TypeError):  # an offset log of another form
+            return
+        self.offsets.add(last + 1, entry)
 
     @property
     def rescaling(self) -> int | None:

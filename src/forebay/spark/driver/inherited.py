@@ -17,11 +17,11 @@ _log = logging.getLogger("forebay")
 
 def directories_of(
     root: Root, operators: Sequence[Planned], committed: int, *, updating: bool
-) -> dict[str, dict[str, Layout]]:
+) -> tuple[dict[str, dict[str, Layout]], bool]:
     """The directories in which operators have state, by the names of their layouts, and what that state keeps.
 
-    `LayoutChanged` if there is state neither of a layout of theirs nor of one that can become such; that it does is noted
-    there.
+    Also whether there is state of another layout that becomes one of theirs, which is noted there. `LayoutChanged` if it
+    cannot.
     """
     stored = (layouts.as_stored(operator.layout, updating=updating) for operator in operators)
     here = {layouts.layout_id(layout): layout for layout in stored}
@@ -36,13 +36,14 @@ def directories_of(
             found[same[0]][name] = layouts.kept(history[0])
         else:
             changed[name] = begun
+    any_changed = bool(changed)
     while changed:
         name, heir = _best_heir(root, changed, histories, found)
         history, begun = histories[name], changed.pop(name)
         layouts.record(root, name, history, begun[heir], committed + 1)
         _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
         found[heir][name] = layouts.kept(history[0])
-    return found
+    return found, any_changed
 
 
 def _best_heir(
@@ -53,8 +54,8 @@ def _best_heir(
 ) -> tuple[str, str]:
     """Of directories whose layout no operator has, one, and the operator that goes on with it.
 
-    It is the pair with the greatest share of aggregates in common, of operators that have no state yet if there are such.
-    `LayoutChanged` if a directory has no operator that can go on with it.
+    The directory is one for which the fewest operators are left that have no state yet; of these, the pair with the greatest
+    share of aggregates in common. `LayoutChanged` if a directory has no operator that can go on with it.
     """
     pairs = []
     for name, begun in changed.items():
@@ -62,10 +63,11 @@ def _best_heir(
         heirs = [each for each, layout in begun.items() if layouts.evolves(history, layout)]
         if not heirs:
             raise layouts.changed(root, history[-1], _nearest(history[-1], list(begun.values())))
+        left = [each for each in heirs if not found[each]] or heirs
         old = history[-1]["aggregates"].keys()
-        for heir in heirs:
+        for heir in left:
             new = begun[heir]["aggregates"].keys()
-            pairs.append((not found[heir], len(old & new) / len(old | new), name, heir))
+            pairs.append((-len(left), len(old & new) / len(old | new), name, heir))
     _, _, name, heir = max(pairs)
     return name, heir
 

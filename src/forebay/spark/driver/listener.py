@@ -49,6 +49,9 @@ _REUSE = "spark.sql.exchange.reuse"
 """Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
 _WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+_OFTEN_MS = 60_000
+"""The longest interval between micro-batches with which a query may begin with one without data."""
+
 _CLEANING = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
 """Whether what a micro-batch has shuffled goes when that ends. Else it stays until the driver's Java collects garbage, and
 an executor that is decommissioned hands all of it on while the query waits.
@@ -127,7 +130,7 @@ class _Listener(StreamingQueryListener):
             require_even(operators, _state_partitions(execution))
             require_one_place(operators)
             root = queries.root_of(query)
-            found = directories_of(root, operators, logs.committed, updating=mode == "Update")
+            found, changed = directories_of(root, operators, logs.committed, updating=mode == "Update")
             if is_seen(operators, found, logs.committed):
                 conf.set(DIRECTORIES, json.dumps(found))
             _serve_metrics(session)
@@ -137,7 +140,7 @@ class _Listener(StreamingQueryListener):
                 if operators[0].place.application is not None:
                     acting, resumed = Conf.of(session).handover == "auto", logs.committed >= 0
                     Policies(handover(query), root, acting=acting, resumed=resumed).start()
-            _keep_clock_going(execution, operators, logs)
+            _keep_clock_going(execution, operators, logs, changed=changed)
         except Exception as error:
             conf.set(REFUSED, _refusal(error))  # for the first task to raise
             if not isinstance(error, ForebayError):
@@ -190,11 +193,16 @@ class _Listener(StreamingQueryListener):
             metrics.retire(query)
 
 
-def _keep_clock_going(execution: Any, operators: Sequence[queries.Planned], logs: Logs) -> None:
-    """Have a query that goes by the wall clock begin with a micro-batch, though there may be no data."""
-    periodic = execution.trigger().getClass().getSimpleName() == "ProcessingTimeTrigger"
+def _keep_clock_going(execution: Any, operators: Sequence[queries.Planned], logs: Logs, *, changed: bool) -> None:
+    """Have a query that goes by the wall clock begin with a micro-batch, though there may be no data.
+
+    No virtual node looks at its state in that one. So where the query has changed it would settle a change that is refused
+    later; and the next micro-batch comes after a whole interval of the trigger, for which rows would wait.
+    """
+    trigger = execution.trigger()
+    often = trigger.getClass().getSimpleName() == "ProcessingTimeTrigger" and trigger.intervalMs() <= _OFTEN_MS
     allowed = str(execution.sparkSessionForStream().conf().get(_WITHOUT_DATA)).lower() == "true"
-    if periodic and allowed and any(operator.clock is Clock.WALL for operator in operators):
+    if often and allowed and not changed and any(operator.clock is Clock.WALL for operator in operators):
         logs.begin_empty(SparkContext._jvm)
 
 
