@@ -204,8 +204,8 @@ def main() -> None:
                     result = run(name, engine, made[QUICK if arguments.quick else SLOW if slow else TIMED])
                 rates[engine] = round(result.events / result.seconds)
                 print(f"      {name:16} {engine:8} {rates[engine]:>10,} rows/s", flush=True)
-            told = {f"{engine}, rows/s": rate for engine, rate in rates.items()}
-            rows.append({"query": name, **told, "times": round(rates["forebay"] / rates["spark"], 1)})
+            columns = {f"{engine}, rows/s": rate for engine, rate in rates.items()}
+            rows.append({"query": name, **columns, "times": round(rates["forebay"] / rates["spark"], 1)})
     spark.stop()
     table = pl.DataFrame(rows)
     out = ROOT / "bench" / "joins"
