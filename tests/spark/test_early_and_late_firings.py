@@ -126,6 +126,36 @@ def test_wall_clock_goes_on_after_a_restart_without_data(spark, tmp_path, operat
 
 
 @pytest.mark.thorough
+def test_changed_query_waits_for_a_row(spark, tmp_path):
+    """A micro-batch without data would settle the change, though no virtual node has looked at its state."""
+    rows = spark.range(3).selectExpr("timestamp_seconds(1704067200 + id) ts", "id")
+    rows.coalesce(1).write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+
+    def started(trigger, *more):
+        results = fb.groupBy(stream, fb.global_window(every="1 hour")).agg(fb.count("*"), *more)
+        writer = results.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
+        return writer.trigger(processingTime=trigger).start()
+
+    def until(happened):
+        end = time.monotonic() + 60
+        while not happened() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert happened()
+
+    query = started("1 hour")
+    until((tmp_path / "ck" / "commits" / "0").exists)
+    query.stop()
+    query = started("1 second", fb.sum("id"))
+    until(lambda: query.status["message"].startswith("Waiting"))
+    query.stop()
+    assert not (tmp_path / "ck" / "offsets" / "1").exists()
+    query = started("1 second")
+    until((tmp_path / "ck" / "commits" / "1").exists)
+    query.stop()
+
+
+@pytest.mark.thorough
 def test_windows_of_a_stream_that_has_fallen_silent(spark, tmp_path):
     """All rows come out, those of the last windows too; nobody sends a row to move the watermark past them.
 
