@@ -97,7 +97,7 @@ def test_conditions_are_over_the_results_of_one_pattern(stream, capsys):
     assert "`window`" in str(raised.value)
     assert "__" not in str(raised.value)
     fb.explain(found)
-    assert "when        sliding: 100 div n > 20 and sliding: " in capsys.readouterr().out
+    assert "  when        sliding: 100 div n > 20\n              sliding: " in capsys.readouterr().out
 
 
 def test_a_gap_of_a_day_is_as_long_as_the_day(spark):
