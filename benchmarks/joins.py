@@ -13,7 +13,8 @@ rolling        a count and a sum for each key of one stream, whenever they chang
 
 Before anything is timed, both engines answer a small input, and their answers must be equal, of joins those to the first
 half of it. Then each query runs three times in a session, and the last run counts, without the first quarter of its
-micro-batches. There are 12 of them, and 4 for Spark's joins, which take 7 s each.
+micro-batches. There are 12 of them, and 4 for Spark's joins, which take 7 to 11 s each.
+
 The table goes to ``bench/joins`` and, when nothing was left out, into ``docs/benchmarks.md``.
 """
 
@@ -93,7 +94,7 @@ class Sources:
 
     def stream(self, side: str, delay: str | None = DELAY) -> DataFrame:
         schema = f"time timestamp, key long, {side} long, {side}_note string"
-        files = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).option("latestFirst", "false")
+        files = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         rows = files.parquet(str(self.directory / side))
         return rows if delay is None else rows.withWatermark("time", delay)
 
@@ -113,8 +114,7 @@ def window(sources: Sources, how: str = "inner") -> DataFrame:
 def window_of_spark(sources: Sources, how: str = "inner") -> DataFrame:
     """The window has the watermark; a second column with one is refused by Spark."""
     of, plain = F.window("time", f"{SECONDS} seconds"), F.timestamp_micros(F.unix_micros("time"))
-    sides = (stream.withColumn("window", of).withColumn("time", plain) for stream in (sources.left, sources.right))
-    left, right = sides
+    left, right = (stream.withColumn("window", of).withColumn("time", plain) for stream in (sources.left, sources.right))
     return left.join(right.withColumnRenamed("time", "time_right"), ["window", "key"], how)
 
 

@@ -247,6 +247,16 @@ def test_a_join_whose_sides_call_the_time_by_other_names(df):
         fb.join(df.select("timestamp", "n"), other, "n", fb.window("timestamp", "1 hour"))
 
 
+def test_a_join_of_which_one_side_has_no_watermark(spark):
+    raw = spark.readStream.format("rate").load()
+    marked = raw.withWatermark("timestamp", "1 second")
+    message = "on the right side the time column timestamp has no watermark"
+    with pytest.raises(MissingWatermark, match=message):
+        fb.join(marked, raw, "value", fb.window("timestamp", "1 hour"))
+    with pytest.raises(MissingWatermark, match="on the left side none of the columns timestamp, value has a watermark"):
+        fb.intervalJoin(raw, marked, "value", "0 seconds", "1 second")
+
+
 def test_keys_are_there_where_spark_would_leave_them_out(df):
     had = hourly(df, "n").agg(fb.count("*")).schema
     df.sparkSession.conf.set("spark.sql.retainGroupColumns", "false")

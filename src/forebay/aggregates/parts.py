@@ -81,12 +81,16 @@ def to_arrow(values: pl.Series, result: pa.DataType) -> pa.Array:
     return array if array.type.equals(result) else array.cast(result)
 
 
+def unsigned(number: pl.Expr) -> pl.Expr:
+    """Floats in which zeros have no sign."""
+    return pl.when(number == 0).then(0.0).otherwise(number)  # polars takes the sum with 0 for the value itself
+
+
 def with_one_zero(values: pl.Series) -> pl.Series:
     """Values, or lists of them, in which zeros have no sign: Spark has one zero where it compares values."""
     nested = isinstance(values.dtype, pl.List)
     kind = values.dtype.inner if isinstance(values.dtype, pl.List) else values.dtype
     if not kind.is_float():
         return values
-    each = pl.element() if nested else pl.col("")
-    shown = pl.when(each == 0).then(pl.lit(0.0, kind)).otherwise(each)  # polars takes the sum with 0 for the value itself
+    shown = unsigned(pl.element() if nested else pl.col(""))
     return values.list.eval(shown) if nested else values.to_frame("").select(shown.alias(values.name)).to_series()

@@ -16,7 +16,7 @@ from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll, percentag
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
 from forebay.aggregates.incremental import number_of
-from forebay.aggregates.parts import Function, Part, Parts, to_arrow
+from forebay.aggregates.parts import Function, Part, Parts, to_arrow, unsigned
 from forebay.aggregates.percentages import Mask, percentages_of, result_bytes
 
 _COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
@@ -164,9 +164,8 @@ def _top(aggregate: BoundAggregate) -> Parts:
 def _top_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
     top = partials[_top_name(aggregate)].list.head(aggregate.options["k"])
     if pa.types.is_floating(aggregate.input_types[0]):
-        item = pl.field(frequent.ITEM)
-        one_zero = pl.when(item == 0).then(0.0).otherwise(item).alias(frequent.ITEM)
-        top = top.list.eval(pl.element().struct.with_fields(one_zero))
+        item = unsigned(pl.field(frequent.ITEM)).alias(frequent.ITEM)
+        top = top.list.eval(pl.element().struct.with_fields(item))
     return to_arrow(top, aggregate.result)
 
 

@@ -49,6 +49,7 @@ _REUSE = "spark.sql.exchange.reuse"
 """Where two operators read the same shuffle, Spark gives the second one no watermark: its windows would never fire."""
 
 _WITHOUT_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+
 _OFTEN_MS = 60_000
 """The longest interval between micro-batches with which a query may begin with one without data."""
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import ForebayError, InvalidArgument, UnknownColumn
-from forebay.spark.driver.analysis import time_of
+from forebay.spark.driver.analysis import require_columns, time_of
 from forebay.spark.driver.columns import folding, keys_of, quoted
 from forebay.spark.driver.conf import require_classic
 from forebay.spark.driver.inputs import nullable_within, require_supported
@@ -204,6 +204,7 @@ def times_of(left: DataFrame, right: DataFrame, first: TimeColumn, second: TimeC
     times = []
     for side, df, column in (("left", left, first), ("right", right, second)):
         try:
+            require_columns(df, [column] if isinstance(column, str) else [])
             times.append(time_of(df, column))
         except ForebayError as error:
             raise type(error)(f"on the {side} side {error}") from None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.sql import Column, DataFrame
 
 from forebay.errors import InvalidArgument, UnknownColumn
-from forebay.spark.driver.analysis import analysis, require_columns
+from forebay.spark.driver.analysis import analysis
 from forebay.spark.driver.assignments import CustomWindow, SessionWindow, TimeWindow
 from forebay.spark.driver.columns import got, quoted, text_of
 from forebay.spark.driver.conf import ready
@@ -81,15 +81,11 @@ def join(
         raise InvalidArgument(f"join() got {got(window)} for its window; write for example fb.window('time', '1 hour')")
     if isinstance(window, SessionWindow) and isinstance(window.gap_duration, Column):
         raise InvalidArgument("join() needs a session_window with one gap for both sides, such as '5 minutes'")
-    for df, side in ((left, "left"), (right, "right")):
-        try:
-            require_columns(df, [window.time_column] if isinstance(window.time_column, str) else [])
-        except UnknownColumn as error:
-            raise UnknownColumn(
-                f"on the {side} side {error}. The window's time has one name on both sides; rename one"
-            ) from None
     conf = ready(left)
-    times = times_of(left, right, window.time_column, window.time_column)
+    try:
+        times = times_of(left, right, window.time_column, window.time_column)
+    except UnknownColumn as error:
+        raise UnknownColumn(f"{error}. The window's time has one name on both sides; rename one") from None
     with analysis():
         both, sides = united(left, right, keys, times, kind, suffix)
     bound = bind(
