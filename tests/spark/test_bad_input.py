@@ -397,6 +397,12 @@ def test_workers_without_forebay(spark, df, monkeypatch, tmp_path, program):
         hourly(df).agg(fb.count("*"))
 
 
+def test_workers_of_no_python(spark, df, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python8")
+    with pytest.raises(UnsupportedConfiguration, match="'python8', which is no program that can be run"):
+        hourly(df).agg(fb.count("*"))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

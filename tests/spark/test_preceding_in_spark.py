@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
@@ -302,3 +303,9 @@ def test_the_state_can_be_read(stream, tmp_path, name):
     rows = stream.spark.read.format("forebay-state").load(str(tmp_path)).collect()
     assert fb.progress(query).stateRows >= len(rows) > 15
     assert {row.start for row in rows} <= {row.ts for row in stream.static.select("ts").collect()}
+
+
+def test_numbers_of_rows_may_be_numpys():
+    assert fb.preceding("timestamp", rows=np.int64(3)) == fb.preceding("timestamp", rows=3)
+    assert fb.count_window(np.int32(4), np.int32(2)) == fb.count_window(4, 2)
+    assert fb.global_window(everyRows=np.int64(5)) == fb.global_window(everyRows=5)

@@ -234,23 +234,26 @@ def require_forebay_in_workers(session: SparkSession) -> None:
     """The Python that a local session runs its workers with must have forebay. Of a cluster's nothing is known here."""
     use_this_python(session)
     context = session.sparkContext
-    if not str(context.master).startswith("local") or not _lacks_forebay(context.pythonExec):
+    if not str(context.master).startswith("local"):
         return
-    raise UnsupportedConfiguration(
-        f"Spark runs its Python workers with {context.pythonExec!r}, which cannot import forebay. Set the environment "
-        f"variable PYSPARK_PYTHON, or spark.pyspark.python, to {sys.executable} before the session is made, or leave both "
-        "unset."
-    )
+    wrong = _what_is_wrong(context.pythonExec)
+    if wrong:
+        raise UnsupportedConfiguration(
+            f"Spark runs its Python workers with {context.pythonExec!r}, which {wrong}. Set the environment variable "
+            f"PYSPARK_PYTHON, or spark.pyspark.python, to {sys.executable} before the session is made, or leave both unset."
+        )
 
 
 @functools.cache
-def _lacks_forebay(executable: str) -> bool:
+def _what_is_wrong(executable: str) -> str:
     found = shutil.which(executable)
-    if found is None or Path(found).parent == Path(sys.executable).parent:
-        return False  # Spark itself reports one that does not exist
+    if found is None:
+        return "is no program that can be run"
+    if Path(found).parent == Path(sys.executable).parent:
+        return ""
     program = "from forebay.spark.worker import startup; startup.load_all()"  # what it needs beside forebay, too
     tried = subprocess.run([found, "-c", program], capture_output=True, check=False)  # noqa: S603 - Spark runs it too
-    return tried.returncode != 0
+    return "cannot import forebay" if tried.returncode else ""
 
 
 def _integer(session: SparkSession, name: str, default: int, least: int, most: int = LARGEST) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from pyspark.sql import Column
@@ -125,9 +126,8 @@ def count_window(size: int, slide: int | None = None) -> CountWindow:
     +------------+------+---+
     <BLANKLINE>
     """
-    slide = size if slide is None else slide
-    _require_rows("size", size)
-    _require_rows("slide", slide)
+    size = _rows("size", size)
+    slide = size if slide is None else _rows("slide", slide)
     if slide > size:
         raise InvalidArgument(f"slide {slide} is larger than size {size}, so some rows would be in no window")
     return CountWindow(size, slide)
@@ -185,9 +185,7 @@ def preceding(timeColumn: Column | str, duration: Duration | None = None, rows: 
             "preceding() got neither duration nor rows; give one of them, or both, as in fb.preceding('time', '1 hour') or "
             "fb.preceding('time', '1 day', rows=10)"
         )
-    if rows is not None:
-        _require_rows("rows", rows)
-    return PrecedingWindow(timeColumn, duration, rows)
+    return PrecedingWindow(timeColumn, duration, None if rows is None else _rows("rows", rows))
 
 
 def global_window(every: Duration | None = None, everyRows: int | None = None, accumulate: bool = True) -> WholeKey:
@@ -224,9 +222,8 @@ def global_window(every: Duration | None = None, everyRows: int | None = None, a
     """
     if every is not None and everyRows is not None:
         raise InvalidArgument("global_window() got both every and everyRows; a window fires by the clock or by its rows")
-    if everyRows is not None:
-        _require_rows("everyRows", everyRows)
-    return WholeKey(every, everyRows, accumulate=flag("global_window", "accumulate", accumulate))
+    rows = None if everyRows is None else _rows("everyRows", everyRows)
+    return WholeKey(every, rows, accumulate=flag("global_window", "accumulate", accumulate))
 
 
 def custom_window(
@@ -294,6 +291,8 @@ def custom_window(
     return CustomWindow(assigner, merge, ett, hint, timeColumn, flag("custom_window", "incremental", incremental))
 
 
-def _require_rows(name: str, rows: int) -> None:
-    if not isinstance(rows, int) or isinstance(rows, bool) or not 1 <= rows <= LARGEST_BOUND:
+def _rows(name: str, rows: Any) -> int:
+    """The number of rows, also one of numpy's."""
+    if not isinstance(rows, Integral) or isinstance(rows, bool) or not 1 <= int(rows) <= LARGEST_BOUND:
         raise InvalidArgument(f"{name} is {rows!r}; it must be a whole number of rows (an int), from 1 to {LARGEST_BOUND:,}")
+    return int(rows)
