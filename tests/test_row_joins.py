@@ -1,17 +1,18 @@
 """Interval and continuous joins against plain models, micro-batch by micro-batch."""
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from forebay.access_patterns import Pattern
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
-from forebay.engine.row_join import JoinInstance
+from forebay.engine.row_join import JoinInstance, Rows, has_partner, pairs
 from forebay.engine.window_join import WindowJoin
 from forebay.store import open_stores
 from forebay.store.options import Options
-from forebay.windows import Intervals, Lives
+from forebay.windows import INSTANT, Intervals, Lives
 
 BATCHES, ROWS, DELAY = 8, 80, 10
 SPILLING = Options(memory_bytes=1 << 20, write_buffer_bytes=1 << 10)
@@ -191,3 +192,34 @@ def test_a_large_micro_batch_is_taken_in_parts(tmp_path, monkeypatch, windows):
         instance.ingest(pa.record_batch(columns))
     assert not list(instance.fire(0))
     assert max(appended) <= 2 * rows
+
+
+@pytest.mark.parametrize("portion", [1, 7, 1 << 16], ids="portions of {}".format)
+@pytest.mark.parametrize("between", [1, 1 << 40], ids=["close keys", "distant keys"])
+@pytest.mark.parametrize("sorted_by_time", [True, False])
+def test_the_pairs_of_two_sides(monkeypatch, portion, between, sorted_by_time):
+    monkeypatch.setattr("forebay.engine.row_join.PORTION_ROWS", portion)
+    drawn = np.random.default_rng(portion)
+
+    def side(rows):
+        times = drawn.integers(0, 20, rows)
+        keys = drawn.integers(-1, 9, rows)
+        return Rows(
+            pl.DataFrame({INSTANT: np.sort(times) if sorted_by_time else times}),
+            np.where(keys < 0, -1, keys * between),
+            np.zeros(rows, bool),
+        )
+
+    for rows in [(0, 0), (0, 5), (5, 0), (30, 40), (1, 200), (200, 1)]:
+        ours, theirs = map(side, rows)
+        lower, upper = -3, 2
+        expected = [
+            [one, other]
+            for one in range(rows[0])
+            for other in sorted(range(rows[1]), key=lambda other: (theirs.times[other], other))
+            if ours.keys[one] == theirs.keys[other] >= 0 and lower <= theirs.times[other] - ours.times[one] <= upper
+        ]
+        found = [pair for some in pairs(ours, theirs, lower, upper) for pair in np.column_stack(some).tolist()]
+        assert found == expected
+        partnered = has_partner(ours, theirs, lower, upper)
+        assert np.flatnonzero(partnered).tolist() == sorted({one for one, _ in expected})

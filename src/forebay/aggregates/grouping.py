@@ -60,13 +60,8 @@ class Groups:
         """
         if not by or not 0 < rows.height < _MOST_ROWS:
             return None
-        columns = [_numbers(rows[name]) for name in by]
-        groups, count = np.zeros(rows.height, np.int32), 1
-        for column in columns:
-            if column is None:
-                return None
-            groups, count = _refined(groups, count, column)
-        return cls(*_arranged(groups, count))
+        columns = [numbers for numbers in (_numbers(rows[name]) for name in by) if numbers is not None]
+        return cls(*arranged(*numbered(*columns))) if len(columns) == len(by) else None
 
     @functools.cached_property
     def begins(self) -> Integers:
@@ -157,6 +152,21 @@ class Sessions(NamedTuple):
         return cls(of, *(numbers[:count] for numbers in sessions))
 
 
+def numbered(*columns: Integers) -> tuple[npt.NDArray[np.int32], int]:
+    """Groups of rows that are equal in columns of numbers: the number of each row's, in order of arrival, and how many.
+
+    Examples
+    --------
+    >>> groups, count = numbered(np.array([7, 3, 7, 7]), np.array([1, 1, 1, 2]))
+    >>> groups.tolist(), count
+    ([0, 1, 0, 2], 3)
+    """
+    groups, count = np.zeros(len(columns[0]), np.int32), min(1, len(columns[0]))
+    for column in columns if count else ():
+        groups, count = _refined(groups, count, _read_only(column))
+    return groups, count
+
+
 def _neutral(function: np.ufunc, dtype: pl.DataType) -> float | int:
     """What changes no extreme."""
     if dtype.is_float():
@@ -172,7 +182,7 @@ def _numbers(column: pl.Series) -> Integers | None:
     if column.dtype.is_temporal():
         column = column.to_physical()
     if column.dtype.is_integer() and column.dtype not in (pl.UInt64, pl.Int128, pl.UInt128):
-        return _read_only(column.to_numpy().astype(np.int64, copy=False))
+        return column.to_numpy().astype(np.int64, copy=False)
     return None
 
 
@@ -263,7 +273,7 @@ def _join(order, owners, starts, ends, alone, seeds, table, of, first, start, en
 
 
 @compiled
-def _arranged(groups, count):
+def arranged(groups, count):
     """Positions of rows, group after group, and where those of each group end."""
     ends = np.zeros(count, np.int64)
     for group in groups:

@@ -8,23 +8,26 @@ from forebay.compiling import compiled, in_place
 
 
 @compiled
-def ranges(keys, lower, upper, sorted_keys, sorted_times):
-    """For each row, where the rows with its key and a time between bounds begin and end among sorted ones."""
-    begins, ends = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
+def ranges(keys, lower, upper, begins, times):
+    """For each row, where the rows with its key and a time between bounds begin and end among sorted ones.
+
+    ``begins`` tells where those of each key begin, and where the last ones end.
+    """
+    first, last = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
     for row in range(len(keys)):
-        if keys[row] >= 0:
-            begins[row] = below(sorted_keys, sorted_times, keys[row], lower[row])
-            ends[row] = below(sorted_keys, sorted_times, keys[row], upper[row] + 1)
-    return begins, ends
+        key = keys[row]
+        if key >= 0:
+            first[row] = below(times, begins[key], begins[key + 1], lower[row])
+            last[row] = below(times, first[row], begins[key + 1], upper[row] + 1)
+    return first, last
 
 
 @in_place
-def below(sorted_keys, sorted_times, key, time):
-    """How many rows come before a key and a time."""
-    first, last = 0, len(sorted_keys)
+def below(times, first, last, time):
+    """The place of the first row of a range that does not come before a time."""
     while first < last:
         middle = (first + last) // 2
-        if sorted_keys[middle] < key or (sorted_keys[middle] == key and sorted_times[middle] < time):
+        if times[middle] < time:
             first = middle + 1
         else:
             last = middle

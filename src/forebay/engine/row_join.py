@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
+from forebay.aggregates.grouping import arranged, numbered
 from forebay.cutting import together
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
@@ -30,6 +31,9 @@ MET = 1 << 62
 
 ONCE = ("semi", "anti")
 """Joins in which a left row counts once, whatever it meets."""
+
+_SPARSE = 4
+"""Keys may have numbers up to so many times the number of rows; those of the lives of keys are far apart sometimes."""
 
 _MOST_PARTS = 8
 """In so many parts a micro-batch is joined, at most."""
@@ -61,11 +65,13 @@ def pairs(ours: Rows, theirs: Rows, lower: int, upper: int) -> Iterator[tuple[Pl
     [[[0, 1], [1, 0]]]
     """
     order, begins, ends = _ranges(ours, theirs, lower, upper)
-    before = np.cumsum(ends - begins)  # up to each of ours, those of its own included
-    for first in range(0, int(before[-1]) if len(before) else 0, PORTION_ROWS):
-        numbers = np.arange(first, min(first + PORTION_ROWS, int(before[-1])))
-        mine = np.searchsorted(before, numbers, side="right")
-        yield mine, order[ends[mine] - before[mine] + numbers]
+    until = np.cumsum(ends - begins)  # how many pairs there are up to each of ours, its own included
+    count = int(until[-1]) if len(until) else 0
+    for first in range(0, count, PORTION_ROWS):
+        last = min(first + PORTION_ROWS, count)
+        begin, end = np.searchsorted(until, [first, last - 1], side="right")
+        mine = np.repeat(np.arange(begin, end + 1), np.diff(np.minimum(until[begin : end + 1], last), prepend=first))
+        yield mine, order[ends[mine] - until[mine] + np.arange(first, last)]
 
 
 def has_partner(ours: Rows, theirs: Rows, lower: int, upper: int) -> npt.NDArray[np.bool_]:
@@ -77,9 +83,22 @@ def has_partner(ours: Rows, theirs: Rows, lower: int, upper: int) -> npt.NDArray
 
 def _ranges(ours: Rows, theirs: Rows, lower: int, upper: int) -> tuple[Places, Places, Places]:
     """An order of their rows, and where in it those begin and end that each of ours meets."""
-    order = np.lexsort((theirs.times, theirs.keys))
-    begins, ends = ranges(ours.keys, ours.times + lower, ours.times + upper, theirs.keys[order], theirs.times[order])
-    return order, begins, ends
+    mine, other, keys = _close(ours.keys, theirs.keys)
+    order = np.argsort(theirs.times, kind="stable")  # which takes little time where rows come nearly in order
+    by_key, begins = arranged(other[order] + 1, keys + 1)
+    order = order[by_key]
+    first, last = ranges(mine, ours.times + lower, ours.times + upper, begins, theirs.times[order])
+    return order, first, last
+
+
+def _close(ours: Places, theirs: Places) -> tuple[Places, Places, int]:
+    """The same keys, by numbers that are below the last one, which is not much more than there are rows."""
+    keys = 1 + max(int(ours.max(initial=-1)), int(theirs.max(initial=-1)))
+    if keys <= _SPARSE * (len(ours) + len(theirs)):
+        return ours, theirs, keys
+    known, numbers = np.unique(np.concatenate([ours, theirs, [-1]]), return_inverse=True)
+    numbers -= 1  # nothing equals the first one
+    return numbers[: len(ours)], numbers[len(ours) : -1], len(known) - 1
 
 
 class JoinInstance(ByKeyInstance):
@@ -119,10 +138,11 @@ class JoinInstance(ByKeyInstance):
 
     def _numbered(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, Places]:
         """The keys of rows, each once, and the position of each row's among them: -1 if there is a NULL in it."""
-        known = frame.select(HIGH, LOW).unique(maintain_order=True).with_row_index("key")
-        keys = frame.join(known, on=[HIGH, LOW], how="left", maintain_order="left")["key"].cast(pl.Int64).to_numpy()
+        keys, count = numbered(frame[HIGH].to_numpy(), frame[LOW].to_numpy())
+        first = np.empty(count, np.int64)
+        first[keys[::-1]] = np.arange(frame.height)[::-1]
         nothing = frame.select(pl.any_horizontal(pl.col(self._plan.keys).is_null())).to_series().to_numpy()
-        return known, np.where(nothing, -1, keys)
+        return frame.select(pl.col(HIGH, LOW).gather(first)), np.where(nothing, np.int64(-1), keys)
 
     def _split(self, frame: pl.DataFrame, keys: Places) -> tuple[Rows, Rows]:
         """Rows by side, none of whom has met anybody."""
