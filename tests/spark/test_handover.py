@@ -391,7 +391,7 @@ def test_one_host_keeps_state_in_the_checkpoint_and_says_so(replicated, tmp_path
         manifests = list((tmp_path / "checkpoint" / "forebay").glob("*/*/*.manifest"))
         assert manifests
         deadline = time.monotonic() + 20
-        while "spark.forebay.replicas is 1, and there are 1 hosts" not in caplog.text:
+        while "spark.forebay.replicas is 1, which needs 2 hosts with tasks of this application" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert [each.executor for each in fb.handover(query).placement()] == ["driver", "driver"]
