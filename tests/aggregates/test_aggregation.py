@@ -206,9 +206,9 @@ def test_keys_are_spread_over_the_table():
     first = np.arange(rows)
     for second in (first << 40 | 7, first << 32, -first, first, first * 0):
         table = np.full(2 * rows, -1, np.int32)
-        groups, _ = grouping._refined(np.zeros(rows, np.int32), 1, grouping._read_only(first))
+        groups, _ = grouping._refined(np.zeros(rows, np.int32), 1, grouping.read_only(first))
         found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-        assert grouping._refine(groups, grouping._read_only(second), grouping._SEEDS, table, found, firsts) == rows
+        assert grouping._refine(groups, grouping.read_only(second), grouping._SEEDS, table, found, firsts) == rows
         assert np.diff(np.flatnonzero(table < 0)).max() < rows / 64
 
 

@@ -91,11 +91,11 @@ class Groups:
     def sums(self, values: pl.Series) -> pl.Series:
         """Sums of numbers of 64 bits in order of arrival; integers wrap. NULL counts as 0."""
         numbers = (values.fill_null(0) if values.null_count() else values).to_numpy()
-        return pl.Series(_summed(_read_only(numbers), self.order, self.ends))
+        return pl.Series(_summed(read_only(numbers), self.order, self.ends))
 
     def wide_sums(self, low: Integers, high: Integers) -> tuple[Integers, Integers]:
         """The same of 128-bit integers, which are given by their low and high 64 bits."""
-        sums: tuple[Integers, Integers] = _wide_summed(_read_only(low), _read_only(high), self.order, self.ends)
+        sums: tuple[Integers, Integers] = _wide_summed(read_only(low), read_only(high), self.order, self.ends)
         return sums
 
     def least(self, values: pl.Series) -> pl.Series:
@@ -147,8 +147,8 @@ class Sessions(NamedTuple):
         order = np.argsort(starts, kind="stable")  # which takes little time where rows come nearly in order
         table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
         of, *sessions = (np.empty(rows, np.int64) for _ in range(4))
-        given = (_read_only(numbers) for numbers in (owners, starts, ends))
-        count = _join(order, *given, _read_only(alone), _SEEDS, table, of, *sessions)
+        given = (read_only(numbers) for numbers in (owners, starts, ends))
+        count = _join(order, *given, read_only(alone), _SEEDS, table, of, *sessions)
         return cls(of, *(numbers[:count] for numbers in sessions))
 
 
@@ -163,7 +163,7 @@ def numbered(*columns: Integers) -> tuple[npt.NDArray[np.int32], int]:
     """
     groups, count = np.zeros(len(columns[0]), np.int32), min(1, len(columns[0]))
     for column in columns if count else ():
-        groups, count = _refined(groups, count, _read_only(column))
+        groups, count = _refined(groups, count, read_only(column))
     return groups, count
 
 
@@ -186,7 +186,7 @@ def _numbers(column: pl.Series) -> Integers | None:
     return None
 
 
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """An array as one that is not written to: arrays that are, and that are not, are of two types to the compiler."""
     view = array[:]
     view.flags.writeable = False

@@ -8,17 +8,17 @@ from forebay.compiling import compiled, in_place
 
 
 @compiled
-def ranges(keys, lower, upper, begins, times):
+def ranges(keys, lower, upper, ends, times):
     """For each row, where the rows with its key and a time between bounds begin and end among sorted ones.
 
-    ``begins`` tells where those of each key begin, and where the last ones end.
+    ``ends`` tells where those of each key end. Nothing has the key 0.
     """
     first, last = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
     for row in range(len(keys)):
         key = keys[row]
-        if key >= 0:
-            first[row] = below(times, begins[key], begins[key + 1], lower[row])
-            last[row] = below(times, first[row], begins[key + 1], upper[row] + 1)
+        if key > 0:
+            first[row] = below(times, ends[key - 1], ends[key], lower[row])
+            last[row] = below(times, first[row], ends[key], upper[row] + 1)
     return first, last
 
 

@@ -18,6 +18,7 @@ from forebay.engine import preceding_kernels as kernels
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.framed import framed
 from forebay.engine.instance import Opening
+from forebay.engine.ordering import close_together, ordered
 from forebay.engine.plan import WindowPlan
 from forebay.engine.results import assemble
 from forebay.store.key_index import Slots
@@ -73,7 +74,8 @@ class PrecedingInstance(ByKeyInstance):
     def _fire(self, slots: Slots, watermark: int) -> Iterator[pa.RecordBatch]:
         """Fire the windows of rows that the watermark has passed, and keep what later ones need."""
         rows = self._store.get(slots)
-        rows = rows[np.lexsort((rows[INSTANT].to_numpy(), rows[SLOT].to_numpy()))]
+        (keys,), count = close_together(rows[SLOT].to_numpy())
+        rows = rows[ordered(keys, rows[INSTANT].to_numpy(), count)[0]]
         owners, times = rows[SLOT].to_numpy(), rows[INSTANT].to_numpy()
         fired, begins, ends = kernels.frames(owners, times, self._fired_until, watermark, *self._bounds)
         self._count(windows_fired=len(fired))

@@ -11,11 +11,12 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.aggregates.grouping import arranged, numbered
+from forebay.aggregates.grouping import numbered
 from forebay.cutting import together
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.meeting import ranges
+from forebay.engine.ordering import close_together, ordered
 from forebay.engine.plan import NO_TIME, WindowPlan
 from forebay.engine.portions import PORTION_BYTES, PORTION_ROWS, widths
 from forebay.engine.results import assemble
@@ -31,9 +32,6 @@ MET = 1 << 62
 
 ONCE = ("semi", "anti")
 """Joins in which a left row counts once, whatever it meets."""
-
-_SPARSE = 4
-"""Keys may have numbers up to so many times the number of rows; those of the lives of keys are far apart sometimes."""
 
 _MOST_PARTS = 8
 """In so many parts a micro-batch is joined, at most."""
@@ -83,22 +81,11 @@ def has_partner(ours: Rows, theirs: Rows, lower: int, upper: int) -> npt.NDArray
 
 def _ranges(ours: Rows, theirs: Rows, lower: int, upper: int) -> tuple[Places, Places, Places]:
     """An order of their rows, and where in it those begin and end that each of ours meets."""
-    mine, other, keys = _close(ours.keys, theirs.keys)
-    order = np.argsort(theirs.times, kind="stable")  # which takes little time where rows come nearly in order
-    by_key, begins = arranged(other[order] + 1, keys + 1)
-    order = order[by_key]
-    first, last = ranges(mine, ours.times + lower, ours.times + upper, begins, theirs.times[order])
+    nothing = np.zeros(1, np.int64)
+    (_, mine, other), count = close_together(nothing, ours.keys + 1, theirs.keys + 1)
+    order, ends = ordered(other, theirs.times, count)
+    first, last = ranges(mine, ours.times + lower, ours.times + upper, ends, theirs.times[order])
     return order, first, last
-
-
-def _close(ours: Places, theirs: Places) -> tuple[Places, Places, int]:
-    """The same keys, by numbers that are below the last one, which is not much more than there are rows."""
-    keys = 1 + max(int(ours.max(initial=-1)), int(theirs.max(initial=-1)))
-    if keys <= _SPARSE * (len(ours) + len(theirs)):
-        return ours, theirs, keys
-    known, numbers = np.unique(np.concatenate([ours, theirs, [-1]]), return_inverse=True)
-    numbers -= 1  # nothing equals the first one
-    return numbers[: len(ours)], numbers[len(ours) : -1], len(known) - 1
 
 
 class JoinInstance(ByKeyInstance):
