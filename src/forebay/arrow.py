@@ -65,6 +65,18 @@ def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None, *, without: C
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
+def where(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    """The rows of a batch that a mask has; the batch itself where that is all of them, as it is as a rule.
+
+    Examples
+    --------
+    >>> batch = pa.record_batch({"a": [1, 2]})
+    >>> where(batch, np.array([False, True])).to_pydict(), where(batch, np.array([True, True])) is batch
+    ({'a': [2]}, True)
+    """
+    return batch if mask.all() else batch.filter(pa.array(mask))
+
+
 def row_bytes(columns: Iterable[pa.Array], rows: int) -> npt.NDArray[np.int64]:
     """How many bytes each of some rows has; 1 for a truth value, and none for what tells which values are NULL.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
@@ -30,11 +31,11 @@ class DedupeInstance(ByKeyInstance):
         times = batch[START].to_numpy()
         late = (times <= self._fired_until) & (times != NO_TIME)
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
-        batch = batch.filter(pa.array(~late))
+        batch = arrow.where(batch, ~late)
         slots, first = self._store.index.place_first(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         ends = np.maximum(batch[END].to_numpy(), NEVER + 1)
         self._store.index.schedule(slots[first], ends[first])
-        self._fresh.append(batch.filter(pa.array(first)).select(self._plan.packed.names))
+        self._fresh.append(arrow.where(batch.select(self._plan.packed.names), first))
 
     def _due(self) -> int:
         return self._store.index.earliest_estimate()

@@ -121,9 +121,10 @@ class IntervalJoinInstance(JoinInstance):
         marks, frame = found.filter(pl.col(ROW) < 0), found.filter(pl.col(ROW) >= 0)
         met = (frame[ROW] >= MET) | frame[ROW].is_in((-1 - marks[ROW]).implode())
         owners = frame[SLOT].to_numpy()
-        order = np.argsort(slots)
+        key_of = np.empty(self._store.index.capacity, np.int64)
+        key_of[slots] = keys
         ends = pl.Series(END, self._store.index.ends(owners))
-        return Rows(frame.with_columns(ends), keys[order][np.searchsorted(slots[order], owners)], met.to_numpy().copy())
+        return Rows(frame.with_columns(ends), key_of[owners], met.to_numpy().copy())
 
     def _tell_expired(self, slots: Slots) -> None:
         """Tell the observer which rows no partner can come for any more: a line per side, key and instant."""

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.moving import Frames, Places
 from forebay.engine import preceding_kernels as kernels
 from forebay.engine.by_key import ByKeyInstance
@@ -45,7 +46,7 @@ class PrecedingInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         late = batch[START].to_numpy() <= self._fired_until
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
-        rows = pl.DataFrame(batch.filter(pa.array(~late))).rename({START: INSTANT})
+        rows = pl.DataFrame(arrow.where(batch, ~late)).rename({START: INSTANT})
         if not rows.height:
             return
         index, times = self._store.index, rows[INSTANT].to_numpy()

@@ -108,7 +108,7 @@ class JoinInstance(ByKeyInstance):
         numbers = self.counters.rows_in + np.arange(batch.num_rows)
         self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
         batch = batch.append_column(ROW, pa.array(numbers))
-        self._fresh.append(batch.filter(pa.array(~late & ~timeless)))
+        self._fresh.append(arrow.where(batch, ~late & ~timeless))
         if timeless.any():
             self._timeless.append(batch.filter(pa.array(timeless)))
 
@@ -145,12 +145,14 @@ class JoinInstance(ByKeyInstance):
         if self._join.how in ONCE:
             left.met |= has_partner(left, right, lower, upper)
             return
-        of_left, of_right = widths(left.frame), widths(right.frame)
+        ours = left.frame[[*dict.fromkeys((*self._plan.keys, *self._join.left))]]
+        theirs = right.frame[[*dict.fromkeys(self._join.right)]]
+        of_left, of_right = widths(ours), widths(theirs)
         for lefts, rights in pairs(left, right, lower, upper):
             left.met[lefts] = right.met[rights] = True
             instants = np.maximum(left.times[lefts], right.times[rights])
             for some in together(of_left[lefts] + of_right[rights], PORTION_BYTES):
-                yield self._result(pa.array(instants[some]), left.frame[lefts[some]], right.frame[rights[some]])
+                yield self._result(pa.array(instants[some]), ours[lefts[some]], theirs[rights[some]])
 
     def _as_stored(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select(*self._plan.packed.names, *self.slices)

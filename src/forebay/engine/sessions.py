@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.observer import windows_left
@@ -30,8 +31,7 @@ class SessionInstance(ByKeyInstance):
         late = batch[END].to_numpy() <= self._fired_until
         sizes = self._sizes(batch, partial=partial)
         self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum())
-        if late.any():
-            batch = batch.filter(pa.array(~late))
+        batch = arrow.where(batch, ~late)
         if batch.num_rows:
             self._waiting[partial].append(batch)
             self._waiting_bytes += batch.nbytes

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.store.event_slices import Integers
 from forebay.store.events import EventLog, Mask
 from forebay.store.extent_log import LogPart
@@ -117,7 +118,7 @@ class AlignedEvents:
                 times = batch[TIME].to_numpy()
                 inside = (times >= start) & (times < start + length)
                 own = batch.select(self._columns)
-                yield own if inside.all() else own.filter(pa.array(inside))
+                yield arrow.where(own, inside)
 
     def _numbers(self, slices: Sequence[int]) -> Integers:
         """The slices of the log that have events of some slices."""
