@@ -116,9 +116,7 @@ class Addresses:
     def find(self, slots: Slots) -> Iterator[tuple[int, Rows, Slots]]:
         """The rows of windows and of those that they absorbed: extents, oldest first, each with rows and their windows."""
         arguments = self._index.records, self._heads, self._previous, self._generations, slots
-        pieces, roots = kernels.collected(*arguments)
-        order = np.argsort(pieces)
-        pieces, roots = pieces[order], roots[order]
+        pieces, roots = kernels.ascending(*kernels.collected(*arguments), self._count)
         owners = self._owners[pieces]
         begins = np.flatnonzero(np.diff(owners, prepend=-1))
         found = zip((self._numbers[owner] for owner in owners[begins]), begins, [*begins[1:], len(owners)], strict=True)

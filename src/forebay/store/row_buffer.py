@@ -83,9 +83,7 @@ class RowBuffer:
         if not self._rows or not len(slots):
             return np.empty(0, np.int64), np.empty(0, np.int32)
         arguments = (self._index.records, self._heads, self._previous, self._generations, slots)
-        rows, roots = kernels.collected(*arguments)
-        order = np.argsort(rows)
-        return rows[order], roots[order]
+        return kernels.ascending(*kernels.collected(*arguments), self._rows)
 
     def bytes_of(self, slots: Slots) -> npt.NDArray[np.floating[Any]]:
         """How many bytes the rows of windows have, whose slots ascend."""

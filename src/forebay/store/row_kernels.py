@@ -112,6 +112,17 @@ def collected(
         room = found
 
 
+def ascending(items: npt.NDArray[np.int64], roots: Slots, most: int) -> tuple[npt.NDArray[np.int64], Slots]:
+    """Different items, which are below ``most``, in ascending order, and what belongs to each, which is not negative."""
+    if sparse(len(items), most):
+        order = np.argsort(items)
+        return items[order], roots[order]
+    there = np.zeros(most, np.int32)
+    there[items] = roots + 1
+    items = np.flatnonzero(there)
+    return items, there[items] - 1
+
+
 @compiled
 def find_repeated(slots, last):
     repeated = np.zeros(len(slots), np.bool_)
