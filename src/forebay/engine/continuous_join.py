@@ -66,7 +66,7 @@ class ContinuousJoinInstance(JoinInstance):
         stride = int(life.max()) + 1
         mine = self._split(frame, frame[_KEY].to_numpy() * stride + life)
         yield from self._meet(*mine, *_ANY_TIME)
-        slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
+        slots, owners = self._store.index.windows_of(*known)
         valid = self._store.index.ends(slots) == ENDLESS
         slots, owners = slots[valid], owners[valid]
         for some in self._loadable(slots[self._wanted(slots, owners * stride, mine)]):

@@ -61,7 +61,7 @@ class IntervalJoinInstance(JoinInstance):
         frame = frame.with_columns(pl.Series(END, self._windows.ends(frame[END].to_numpy())))
         sides, bounds = self._split(frame, keys), (self._windows.lower, self._windows.upper)
         yield from self._meet(*sides, *bounds)
-        slots, owners = self._store.index.windows_of(known[HIGH].to_numpy(), known[LOW].to_numpy())
+        slots, owners = self._store.index.windows_of(*known)
         waiting = self._sides(slots)
         for side, rows in enumerate(sides):
             wanted = (waiting != side) & np.isin(owners, rows.keys)

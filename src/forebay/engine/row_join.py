@@ -123,13 +123,14 @@ class JoinInstance(ByKeyInstance):
         parts = together(sizes, max(self._store.options.load_bytes, sizes.sum() / _MOST_PARTS))
         return [pl.concat(list(map(pl.DataFrame, fresh[part]))).rename({START: INSTANT}) for part in parts]
 
-    def _numbered(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, Places]:
-        """The keys of rows, each once, and the position of each row's among them: -1 if there is a NULL in it."""
-        keys, count = numbered(frame[HIGH].to_numpy(), frame[LOW].to_numpy())
+    def _numbered(self, frame: pl.DataFrame) -> tuple[tuple[Places, Places], Places]:
+        """The identities of the keys of rows, each once, and the position of each row's among them: -1 with a NULL in it."""
+        high, low = frame[HIGH].to_numpy(), frame[LOW].to_numpy()
+        keys, count = numbered(high, low)
         first = np.empty(count, np.int64)
         first[keys[::-1]] = np.arange(frame.height)[::-1]
         nothing = frame.select(pl.any_horizontal(pl.col(self._plan.keys).is_null())).to_series().to_numpy()
-        return frame.select(pl.col(HIGH, LOW).gather(first)), np.where(nothing, np.int64(-1), keys)
+        return (high[first], low[first]), np.where(nothing, np.int64(-1), keys)
 
     def _split(self, frame: pl.DataFrame, keys: Places) -> tuple[Rows, Rows]:
         """Rows by side, none of whom has met anybody."""
