@@ -167,6 +167,19 @@ def numbered(*columns: Integers) -> tuple[npt.NDArray[np.int32], int]:
     return groups, count
 
 
+def firsts(groups: npt.NDArray[np.integer], count: int) -> Integers:
+    """The position of the first row of each group.
+
+    Examples
+    --------
+    >>> firsts(np.array([0, 1, 0, 2]), 3).tolist()
+    [0, 1, 3]
+    """
+    first = np.empty(count, np.int64)
+    first[groups[::-1]] = np.arange(len(groups))[::-1]  # of several values for one place the last one stays
+    return first
+
+
 def _neutral(function: np.ufunc, dtype: pl.DataType) -> float | int:
     """What changes no extreme."""
     if dtype.is_float():

@@ -20,7 +20,8 @@ from forebay.windows import END, HIGH, LOW, START
 class DedupeInstance(ByKeyInstance):
     """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end.
 
-    If that row has no time, the key is known until the next firing, as in Spark.
+    If that row has no time, the key is known until the next firing, as in Spark. What is partial is a row that stands for
+    others of its key after it, too, none of which is late.
     """
 
     def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
@@ -30,7 +31,8 @@ class DedupeInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         times = batch[START].to_numpy()
         late = (times <= self._fired_until) & (times != NO_TIME)
-        self._count(rows_in=batch.num_rows, rows_late=int(np.count_nonzero(late)))
+        sizes = self._sizes(batch, partial=partial)
+        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum())
         batch = arrow.where(batch, ~late)
         slots, first = self._store.index.place_first(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         ends = np.maximum(batch[END].to_numpy(), NEVER + 1)

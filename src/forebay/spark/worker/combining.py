@@ -1,7 +1,8 @@
-"""The combiner: partial aggregates of the rows of a chunk, made before the shuffle where that leaves fewer of them.
+"""Combiners: what is left of the rows of a chunk before the shuffle, where that is fewer of them.
 
-It is a buffer before the operator for incremental aggregates. What can be combined are rows that have all their windows in
-common: those of a key and slice, those of a key whose window is the key, and rows of a key whose sessions overlap.
+They are a buffer before the operator. For incremental aggregates it is partial ones, of rows that have all their windows in
+common: those of a key and slice, those of a key whose window is the key, and rows of a key whose sessions overlap. For
+deduplication it is the first row of each key.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import pyarrow as pa
 
 from forebay import arrow
 from forebay.access_patterns import Pattern
-from forebay.aggregates.aggregation import Aggregation
-from forebay.aggregates.grouping import Integers, Sessions
-from forebay.engine.plan import NEVER, WindowPlan
-from forebay.windows import END, HIGH, LOW, START, AlignedWindows, GlobalWindow, SessionWindows
+from forebay.aggregates.aggregation import ROWS, Aggregation
+from forebay.aggregates.grouping import Integers, Sessions, firsts, numbered
+from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
+from forebay.store.identity import identities, new_secret
+from forebay.windows import END, HIGH, LOW, START, AlignedWindows, FirstRows, GlobalWindow, SessionWindows
 
-PAYS, PAYS_IN_SESSIONS = 0.7, 0.5
-"""Combining goes on while it leaves at most this share of the rows. Sessions of rows cost more to find than cells."""
+PAYS, PAYS_IN_SESSIONS, PAYS_IN_DEDUPLICATION = 0.7, 0.5, 0.9
+"""Combining goes on while it leaves at most this share of the rows. Sessions cost more to find than cells, and nothing is
+computed of rows that deduplication leaves out."""
 
 _CELL, _SESSION = "cell", "session"
 _BY_ARRIVAL = frozenset({"first", "last"})
@@ -87,10 +90,52 @@ class Combiner:
         return later[differ]
 
 
-def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: int | None) -> Combiner | None:
+@dataclass(frozen=True)
+class FirstRowsOfKeys:
+    """Leaves of each key the first row that cannot be late; what it would be compared with is on another task, or in state.
+
+    A row that may be late is left, too: if it is, it is not the first one.
+
+    Attributes
+    ----------
+    plan : WindowPlan
+        The operator.
+    fired_until : int
+        Rows whose time is after that (microseconds), or that have none, are not late.
+    """
+
+    plan: WindowPlan
+    fired_until: int
+
+    pays = PAYS_IN_DEDUPLICATION
+
+    def combined(
+        self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
+        """The rows that are left, with how many each stands for, and their cells."""
+        times = rows[START].to_numpy()
+        stays = (times <= self.fired_until) & (times != NO_TIME)
+        judged = np.flatnonzero(~stays)
+        high, low = identities([rows[name] for name in self.plan.identity], rows.num_rows, _SECRET)
+        keys, count = numbered(high[judged], low[judged])
+        first = judged[firsts(keys, count)]
+        stays[first] = True
+        sizes = np.ones(rows.num_rows, np.int64)
+        sizes[first] = np.bincount(keys, minlength=count)
+        return arrow.where(rows.append_column(ROWS, pa.array(sizes)), stays), cells[stays]
+
+
+_SECRET = new_secret()
+"""Keys come from outside, and so may keys that are chosen to have one identity without a secret."""
+
+
+def combiner_of(
+    plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: int | None
+) -> Combiner | FirstRowsOfKeys | None:
     """What combines the rows of an operator; None if they cannot be, or must not be.
 
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, or a later one; None if it is not known.
+    Rows up to it may be late.
     With ``hashed`` Spark's hashes of keys come along, which of unaligned windows only rows can carry.
     """
     if plan.pattern is not Pattern.RMW or plan.capture is not None:
@@ -102,6 +147,8 @@ def combiner_of(plan: WindowPlan, *, updating: bool, hashed: bool, fired_until: 
         return None
     if isinstance(plan.windows, GlobalWindow):
         return Combiner(plan)
+    if isinstance(plan.windows, FirstRows):
+        return None if fired_until is None else FirstRowsOfKeys(plan, fired_until)
     by_arrival = any(aggregate.function in _BY_ARRIVAL for aggregate in plan.aggregation.aggregates)
     sessions = isinstance(plan.windows, SessionWindows) and plan.idle_timeout is None and not by_arrival
     if not sessions or fired_until is None:

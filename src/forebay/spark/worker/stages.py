@@ -19,7 +19,7 @@ from forebay.spark.worker.startup import Shipped
 from forebay.spark.worker.vnodes import HOT_KEYS, PACKING, ids_in_turn
 from forebay.state.layout import SPREAD, VNODES, Layout, layout_id, result_names
 from forebay.state.places import Place
-from forebay.windows import TIME, SessionWindows
+from forebay.windows import TIME, FirstRows, SessionWindows
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -81,7 +81,7 @@ def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
     """Up to which watermark (microseconds) windows have fired, or a later one; None if that is not known."""
     if not streaming:
         return NEVER
-    if not isinstance(plan.windows, SessionWindows):
+    if not isinstance(plan.windows, SessionWindows | FirstRows):
         return None  # nobody asks
     try:
         batch = task.batch()
