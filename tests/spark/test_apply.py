@@ -109,6 +109,24 @@ def test_the_schema_of_the_rows_fits_them_though_a_struct_is_null_as_a_whole(spa
     assert sorted(same.collect()) == sorted(df.collect())
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_function_takes_much_along(stream, tmp_path, streaming):
+    """Spark makes a broadcast variable of a function of more than 1 MB, which a stateful operator cannot read."""
+    table = list(range(10_000_000, 10_400_000))
+
+    def count(key, rows, scale=2, *, more=1):
+        return rows.select(n=pl.len().cast(pl.Int64) * len(table) * scale * more)
+
+    df = stream.streaming("1 second") if streaming else stream.static.where("ts is not null")
+    found = fb.groupBy(df.select("ts", "key"), fb.window("ts", "1 minute"), "key").agg(fb.apply(count, "n long"))
+    if streaming:
+        run(found, tmp_path, "large")
+        found = stream.spark.table("large")
+    rows = found.collect()
+    assert rows
+    assert all(row.n and row.n % 800_000 == 0 for row in rows)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_function_reads_a_broadcast_variable(stream, tmp_path, streaming):

@@ -364,8 +364,12 @@ def test_apply_stands_alone(df):
     with pytest.raises(InvalidArgument, match="only aggregate"):
         hourly(df).agg(fb.apply(lambda key, rows: rows, "n long"), fb.count("*"))
     df = df.select("timestamp", "n")
-    with pytest.raises(InvalidArgument, match=r"takes 1 parameters; fb.apply calls it as func\(key, rows\)"):
+    with pytest.raises(
+        InvalidArgument, match=r"\(rows\) cannot be called as func\(key, rows\), which fb.apply does: too many"
+    ):
         hourly(df).agg(fb.apply(lambda rows: rows, "n long"))
+    with pytest.raises(InvalidArgument, match=r"\(key, \*, rows\) cannot be called as func\(key, rows\)"):
+        hourly(df).agg(fb.apply(lambda key, *, rows: rows, "n long"))
     with pytest.raises(InvalidArgument, match="cannot parse"):
         hourly(df).agg(fb.apply(lambda key, rows: rows, "n lon g"))
 

@@ -91,16 +91,18 @@ def _value(values: pl.Series, text: Any) -> Any:
 
 
 def library_of(function: Callable[..., Any], given: Sequence[str], caller: str) -> str:
-    """Whose tables a function takes: by the annotation of the last parameter, polars' when it has none."""
-    parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) != len(given):
+    """Whose tables a function takes: by the annotation of the parameter that gets them, polars' when it has none."""
+    signature = inspect.signature(function)
+    try:
+        taking = list(signature.bind(*given).arguments)[-1]
+    except TypeError as error:
         raise InvalidArgument(
-            f"{name_of(function)} takes {len(parameters)} parameters; {caller} calls it as func({', '.join(given)})"
-        )
-    annotation = parameters[-1].annotation
+            f"{name_of(function)}{signature} cannot be called as func({', '.join(given)}), which {caller} does: {error}"
+        ) from error
+    annotation = signature.parameters[taking].annotation
     if isinstance(annotation, str):  # it is one where annotations are postponed, and stays one if its module is not there
         with contextlib.suppress(Exception):
-            annotation = typing.get_type_hints(function)[parameters[-1].name]
+            annotation = typing.get_type_hints(function)[taking]
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__module__", "")
     if name.startswith(("pandas", "pd.")):
         return "pandas"

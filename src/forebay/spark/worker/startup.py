@@ -10,20 +10,28 @@ import pickle
 import sys
 from typing import Any
 
-from pyspark import TaskContext, cloudpickle
+from pyspark import Broadcast, SparkContext, TaskContext, cloudpickle
+
+_LARGE = 1 << 18
+"""More bytes than that become a broadcast variable. Spark makes one of functions of more than 1 MB, unless it is told
+otherwise, and one may have several of ours."""
 
 
 class Shipped:
     """A value that a function of Spark's takes along, and that a task loads when it needs it.
 
     It is pickled while Spark pickles the function, so Spark finds the broadcast variables that users' functions in it have.
+    What is large becomes such a variable itself. Spark would make one of the function, which the worker cannot read that it
+    starts on the driver for a stateful operator.
     """
 
     def __init__(self, value: object) -> None:
         self._value = value
 
     def __getstate__(self) -> bytes:
-        return dumps(self._value)
+        data = dumps(self._value)
+        context = SparkContext._active_spark_context
+        return dumps(context.broadcast(data)) if context is not None and len(data) > _LARGE else data
 
     def __setstate__(self, data: bytes) -> None:
         self._data = data
@@ -47,6 +55,8 @@ def loads(data: bytes) -> Any:
     os.environ.setdefault("POLARS_MAX_THREADS", str(cpus))
     pa.set_cpu_count(cpus)
     plan = pickle.loads(data)
+    if isinstance(plan, Broadcast):
+        plan = pickle.loads(plan.value)
     spare_loaded()
     return plan
 
