@@ -360,6 +360,16 @@ def test_all_settings_that_are_wrong_are_named_at_once(spark, df):
     assert all(name in str(caught.value) for name in wrong)
 
 
+def test_a_watermark_within_a_struct_is_no_time_that_is_found(spark):
+    events = spark.readStream.format("rate").load()
+    for df, told in (
+        (events, "Write df.withWatermark"),
+        (events.withWatermark("timestamp", "1 second"), "A field of one has"),
+    ):
+        with pytest.raises(MissingWatermark, match=f"none of the columns event has a watermark.*{told}"):
+            fb.dedupe(df.select(F.struct("timestamp", "value").alias("event")), "event.value", within="1 hour")
+
+
 def test_apply_stands_alone(df):
     with pytest.raises(InvalidArgument, match="only aggregate"):
         hourly(df).agg(fb.apply(lambda key, rows: rows, "n long"), fb.count("*"))

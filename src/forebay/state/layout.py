@@ -282,6 +282,9 @@ def _difference(name: str, before: Any, now: Any) -> str:
     """How something that a layout has differs; of a setting, also what to set."""
     if name not in _SETTINGS:
         absent = _ABSENT.get(name, "none")
+        if isinstance(before, dict) and isinstance(now, dict):
+            name = f"{name} that differ"
+            before, now = _apart_from(now, before), _apart_from(before, now)
         return f"\n  {name}: the checkpoint has {_shown(before, absent)}, the query now has {_shown(now, absent)}"
     if before is None and name != VNODES:  # what is set is the number of virtual nodes, of which the line of that tells
         return ""
@@ -289,6 +292,11 @@ def _difference(name: str, before: Any, now: Any) -> str:
     advice = f"unset {conf}" if before is None else f"set {conf} to {before}"
     had = "begun without it" if before is None else f"begun with {before}"
     return f"\n  {conf}: the checkpoint was {had}, the query now has {_shown(now, 'none')}; {advice}"
+
+
+def _apart_from(others: dict[str, Any], aggregates: dict[str, Any]) -> dict[str, Any]:
+    """The aggregates that are not among others, or read other columns there."""
+    return {text: columns for text, columns in aggregates.items() if others.get(text) != columns}
 
 
 def _read(columns: dict[str, str]) -> set[str]:
@@ -310,8 +318,8 @@ def _shown(value: Any, absent: str) -> str:
         return absent
     if not isinstance(value, dict):
         return str(value)
-    read = {text: ", ".join(f"{name} {kind}" for name, kind in columns.items()) for text, columns in value.items()}
-    return "; ".join(f"{text} of {columns}" if columns else text for text, columns in read.items())
+    read = {text: ", ".join(f"{name} {kind}" for name, kind in sorted(value[text].items())) for text in sorted(value)}
+    return "; ".join(f"{text} of {columns}" if columns else text for text, columns in read.items()) or absent
 
 
 _SINCE = "since"

@@ -80,6 +80,8 @@ def watermarked(df: DataFrame) -> str:
     if marked:
         return quoted(next((field for field in marked if isinstance(field.dataType, _TIMESTAMPS)), marked[0]).name)
     fix = 'Write df.withWatermark("the time", "10 minutes") with the delay you accept'
+    if f'"{WATERMARK}"' in df.schema.json():
+        fix = "A field of one has: select it as a column of its own"
     raise MissingWatermark(
         f"none of the columns {', '.join(df.columns)} has a watermark, so it is not known which one is the event time. "
         f"{fix if df.isStreaming else 'Name it with timeColumn='}."
