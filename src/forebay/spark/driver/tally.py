@@ -16,7 +16,7 @@ from forebay.spark.worker.vnodes import HOT_KEYS, IDLE, PACKING
 UNITS = {
     "packedRows": "rows that came to the tasks before the shuffle",
     "packedOut": "rows, or partial aggregates of them, that went from there to the operator",
-    "combinedRows": "rows of which partial aggregates were tried; the others were sent on, since combining did not pay",
+    "combinedRows": "rows that tasks tried to combine before the shuffle; the others were sent on, since that did not pay",
     "hottestKeyRows": "about how many rows were of the most frequent key of their chunk, by a sample",
     "rowsIn": "rows that reached the operator",
     "rowsLate": "rows dropped because all their windows had fired",
