@@ -1,5 +1,7 @@
 """Interval and continuous joins against plain models, micro-batch by micro-batch."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -109,6 +111,23 @@ def test_interval_join(tmp_path, small, bounds, how, options, reopened):
     found = [(row["event_time"], row["key"], row["left"], row.get("right")) for row in results]
     assert len(pairs) > 20
     assert sorted(found, key=repr) == sorted(expected[how], key=repr)
+
+
+@pytest.mark.parametrize("windows", [Intervals(-4, 7, 2), Lives("over", 4)], ids=["interval", "continuous"])
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
+def test_sides_without_columns_of_their_own(tmp_path, windows, how):
+    """Such a side has its key alone, which is a column of both."""
+    if isinstance(windows, Lives) and how != "inner":
+        return
+    plan = planned(windows, how, Options())
+    found = []
+    for columns in ({}, {"right": ()}, {"left": (), "right": ()}):
+        join = replace(plan.aggregation, **columns)
+        fields = list(plan.schema)[: 2 + len(join.left) + len(join.right)]
+        bare = replace(plan, aggregation=join, schema=pa.schema(fields))
+        results, _ = joined(bare, generated(5, 12), tmp_path / str(len(fields)), reopened=False)
+        found.append(sorted((row["event_time"], str(row["key"])) for row in results))
+    assert found[0] == found[1] == found[2] != []
 
 
 @pytest.mark.parametrize(("options", "reopened"), [(Options(), False), (SPILLING, True)], ids=["in memory", "spilling"])

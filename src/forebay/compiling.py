@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy.typing as npt
 
 from forebay.caches import private_directory
 
@@ -52,6 +53,20 @@ def in_place(function: Callable[..., Any]) -> Any:
     [0, 2, 4]
     """
     return _kept_in_mind(function, counting=False)
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array as one that is not written to: arrays that are, and that are not, are of two types to the compiler.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> read_only(np.zeros(2)).flags.writeable
+    False
+    """
+    view = array[:]
+    view.flags.writeable = False
+    return view
 
 
 kernels: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from forebay.aggregates import grouping
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.sorting import sort_runs
+from forebay.compiling import read_only
 from forebay.errors import ArithmeticOverflow
 
 NAN = float("nan")
@@ -206,9 +207,9 @@ def test_keys_are_spread_over_the_table():
     first = np.arange(rows)
     for second in (first << 40 | 7, first << 32, -first, first, first * 0):
         table = np.full(2 * rows, -1, np.int32)
-        groups, _ = grouping._refined(np.zeros(rows, np.int32), 1, grouping.read_only(first))
+        groups, _ = grouping._refined(np.zeros(rows, np.int32), 1, read_only(first))
         found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-        assert grouping._refine(groups, grouping.read_only(second), grouping._SEEDS, table, found, firsts) == rows
+        assert grouping._refine(groups, read_only(second), grouping._SEEDS, table, found, firsts) == rows
         assert np.diff(np.flatnonzero(table < 0)).max() < rows / 64
 
 

@@ -10,7 +10,7 @@ import functools
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from forebay import arrow
 from forebay.aggregates.murmur import mixed
-from forebay.compiling import compiled
+from forebay.compiling import compiled, read_only
 
 _MOST_ROWS = 1 << 30
 """So that the table's places, and the numbers of groups in it, are 32-bit integers."""
@@ -175,8 +175,7 @@ def firsts(groups: npt.NDArray[np.integer], count: int) -> Integers:
     >>> firsts(np.array([0, 1, 0, 2]), 3).tolist()
     [0, 1, 3]
     """
-    first = np.empty(count, np.int64)
-    first[groups[::-1]] = np.arange(len(groups))[::-1]  # of several values for one place the last one stays
+    first: Integers = _firsts(groups, count)
     return first
 
 
@@ -197,13 +196,6 @@ def _numbers(column: pl.Series) -> Integers | None:
     if column.dtype.is_integer() and column.dtype not in (pl.UInt64, pl.Int128, pl.UInt128):
         return column.to_numpy().astype(np.int64, copy=False)
     return None
-
-
-def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An array as one that is not written to: arrays that are, and that are not, are of two types to the compiler."""
-    view = array[:]
-    view.flags.writeable = False
-    return view
 
 
 def _taken(values: pl.Series, order: Integers) -> pl.Series:
@@ -235,6 +227,15 @@ def _number(groups, column, least, span, table, found):
             count += 1
         found[row] = table[place]
     return count
+
+
+@compiled
+def _firsts(groups, count):
+    """The first row of each group."""
+    first = np.empty(count, np.int64)
+    for row in range(len(groups) - 1, -1, -1):
+        first[groups[row]] = row
+    return first
 
 
 @compiled

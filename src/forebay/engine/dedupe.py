@@ -12,6 +12,7 @@ from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.engine.results import conforming
+from forebay.errors import UnsupportedConfiguration
 from forebay.store.spill import Spill
 from forebay.store.unaligned import UnalignedStore
 from forebay.windows import END, HIGH, LOW, START
@@ -32,12 +33,19 @@ class DedupeInstance(ByKeyInstance):
         times = batch[START].to_numpy()
         late = (times <= self._fired_until) & (times != NO_TIME)
         sizes = self._sizes(batch, partial=partial)
+        if (sizes[late] > 1).any():
+            raise UnsupportedConfiguration(
+                "rows were left out before the shuffle by the watermark of an earlier micro-batch. A thread of "
+                "foreachBatch that is used again has the number of another micro-batch. Start it anew each time, with "
+                "pyspark.InheritableThread."
+            )
         self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum())
         batch = arrow.where(batch, ~late)
         slots, first = self._store.index.place_first(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         ends = np.maximum(batch[END].to_numpy(), NEVER + 1)
         self._store.index.schedule(slots[first], ends[first])
-        self._fresh.append(arrow.where(batch.select(self._plan.packed.names), first))
+        # What waits is copied, as the rest of the batch would stay in memory with it.
+        self._fresh.append(batch.select(self._plan.packed.names).filter(pa.array(first)))
 
     def _due(self) -> int:
         return self._store.index.earliest_estimate()

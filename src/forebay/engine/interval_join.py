@@ -21,6 +21,7 @@ from forebay.engine.portions import PORTION_ROWS, portions
 from forebay.engine.row_join import MET, ONCE, ROW, JoinInstance, Places, Rows
 from forebay.engine.window_join import AWAITED, LEFT, RIGHT
 from forebay.store.key_index import Slots
+from forebay.store.row_kernels import looked_up
 from forebay.store.unaligned import SLOT, UnalignedStore
 from forebay.windows import END, HIGH, INSTANT, LOW, Intervals
 
@@ -47,7 +48,7 @@ class IntervalJoinInstance(JoinInstance):
         self._tell_expired(due)
         waiting = due[np.isin(self._sides(due), AWAITED.get(self._join.how, ()))]
         for slots in self._loadable(waiting):
-            rows = self._stored(slots, np.zeros(len(slots), np.int64))
+            rows = self._stored(np.sort(slots), np.zeros(len(slots), np.int64))
             yield from self._alone(rows.frame.filter(~rows.met))
         self._store.remove(due)
         self._count(windows_fired=len(due))
@@ -116,15 +117,14 @@ class IntervalJoinInstance(JoinInstance):
         return self._windows.sides(*self._store.index.windows(slots).T)
 
     def _stored(self, slots: Slots, keys: Places) -> Rows:
-        """The rows of windows, whose keys have these numbers."""
+        """The rows of windows, whose slots ascend, and whose keys have these numbers."""
         found = self._store.get(slots)
         marks, frame = found.filter(pl.col(ROW) < 0), found.filter(pl.col(ROW) >= 0)
         met = (frame[ROW] >= MET) | frame[ROW].is_in((-1 - marks[ROW]).implode())
         owners = frame[SLOT].to_numpy()
-        key_of = np.empty(self._store.index.capacity, np.int64)
-        key_of[slots] = keys
         ends = pl.Series(END, self._store.index.ends(owners))
-        return Rows(frame.with_columns(ends), key_of[owners], met.to_numpy().copy())
+        owned = looked_up(slots, keys, owners, self._store.index.capacity)
+        return Rows(frame.with_columns(ends), owned, met.to_numpy().copy())
 
     def _tell_expired(self, slots: Slots) -> None:
         """Tell the observer which rows no partner can come for any more: a line per side, key and instant."""

@@ -11,7 +11,7 @@ from forebay.compiling import compiled, in_place
 def ranges(keys, lower, upper, ends, times):
     """For each row, where the rows with its key and a time between bounds begin and end among sorted ones.
 
-    ``ends`` tells where those of each key end. Nothing has the key 0.
+    ``ends`` tells where those of each key end. Rows of the key 0 meet nothing.
     """
     first, last = np.zeros(len(keys), np.int64), np.zeros(len(keys), np.int64)
     for row in range(len(keys)):

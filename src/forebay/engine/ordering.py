@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from forebay.aggregates.grouping import arranged, read_only
-from forebay.compiling import compiled
+from forebay.aggregates.grouping import arranged
+from forebay.compiling import compiled, read_only
 
 _SPARSE = 4
 """Keys may have numbers up to so many times as many as there are rows: there is a counter for each."""

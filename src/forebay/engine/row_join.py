@@ -146,7 +146,7 @@ class JoinInstance(ByKeyInstance):
             left.met |= has_partner(left, right, lower, upper)
             return
         ours = left.frame[[*dict.fromkeys((*self._plan.keys, *self._join.left))]]
-        theirs = right.frame[[*dict.fromkeys(self._join.right)]]
+        theirs = right.frame[[*dict.fromkeys((*self._plan.keys, *self._join.right))]]  # it may have no column but those
         of_left, of_right = widths(ours), widths(theirs)
         for lefts, rights in pairs(left, right, lower, upper):
             left.met[lefts] = right.met[rights] = True

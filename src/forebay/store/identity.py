@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.compiling import compiled, in_place
+from forebay.compiling import compiled, in_place, read_only
 
 Words = npt.NDArray[np.uint64]
 
@@ -73,7 +73,7 @@ def _absorb(states: Words, column: pa.Array, secret: Words) -> None:
     kind = column.type
     valid = np.ones(len(column), np.bool_) if not column.null_count else np.asarray(column.is_valid())
     if pa.types.is_struct(kind):
-        _absorb_words(states, valid, np.empty((len(column), 0), np.uint64))
+        _absorb_words(states, valid, read_only(np.empty((len(column), 0), np.uint64)))
         for field in column.flatten():
             _absorb(states, field, secret)
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -84,11 +84,11 @@ def _absorb(states: Words, column: pa.Array, secret: Words) -> None:
     elif pa.types.is_large_binary(kind):
         _, offsets, data = column.buffers()
         places = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-        _absorb_bytes(states, valid, places, np.frombuffer(data or b"", np.uint8))
+        _absorb_bytes(states, valid, read_only(places), read_only(np.frombuffer(data or b"", np.uint8)))
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind):
         _absorb(states, column.cast(pa.large_binary()), secret)
     else:
-        _absorb_words(states, valid, _fixed(column))
+        _absorb_words(states, valid, read_only(_fixed(column)))
 
 
 def _fixed(column: pa.Array) -> Words:

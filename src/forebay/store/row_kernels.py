@@ -112,9 +112,13 @@ def collected(
         room = found
 
 
+_CROWDED = 8
+"""Looking through places takes less time than sorting items as long as there are at most so many places for each."""
+
+
 def ascending(items: npt.NDArray[np.int64], roots: Slots, most: int) -> tuple[npt.NDArray[np.int64], Slots]:
     """Different items, which are below ``most``, in ascending order, and what belongs to each, which is not negative."""
-    if sparse(len(items), most):
+    if most > _CROWDED * len(items):
         order = np.argsort(items)
         return items[order], roots[order]
     there = np.zeros(most, np.int32)
@@ -152,6 +156,15 @@ def sparse(rows: int, capacity: int) -> bool:
     Zeros that numpy gives take memory, and time, where they are written to, and rows that lie far apart touch all of them.
     """
     return capacity > 64 * rows
+
+
+def looked_up(slots: Slots, values: npt.NDArray[np.int64], wanted: Slots, capacity: int) -> npt.NDArray[np.int64]:
+    """The values of wanted slots, which are all among those that have values, and that ascend."""
+    if sparse(len(wanted), capacity):
+        return values[np.searchsorted(slots, wanted)]
+    places = np.empty(capacity, np.int64)
+    places[slots] = values
+    return places[wanted]
 
 
 def repeated(slots: npt.NDArray[np.int32], capacity: int) -> npt.NDArray[np.bool_]:

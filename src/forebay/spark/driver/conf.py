@@ -236,7 +236,8 @@ def require_forebay_in_workers(session: SparkSession) -> None:
     context = session.sparkContext
     if not str(context.master).startswith("local"):
         return
-    wrong = _what_is_wrong(context.pythonExec)
+    found = shutil.which(context.pythonExec)
+    wrong = "is no program that can be run" if found is None else "cannot import forebay" if _lacks_forebay(found) else ""
     if wrong:
         raise UnsupportedConfiguration(
             f"Spark runs its Python workers with {context.pythonExec!r}, which {wrong}. Set the environment variable "
@@ -245,15 +246,12 @@ def require_forebay_in_workers(session: SparkSession) -> None:
 
 
 @functools.cache
-def _what_is_wrong(executable: str) -> str:
-    found = shutil.which(executable)
-    if found is None:
-        return "is no program that can be run"
-    if Path(found).parent == Path(sys.executable).parent:
-        return ""
-    program = "from forebay.spark.worker import startup; startup.load_all()"  # what it needs beside forebay, too
-    tried = subprocess.run([found, "-c", program], capture_output=True, check=False)  # noqa: S603 - Spark runs it too
-    return "cannot import forebay" if tried.returncode else ""
+def _lacks_forebay(program: str) -> bool:
+    if Path(program).parent == Path(sys.executable).parent:
+        return False
+    code = "from forebay.spark.worker import startup; startup.load_all()"  # what it needs beside forebay, too
+    tried = subprocess.run([program, "-c", code], capture_output=True, check=False)  # noqa: S603 - Spark runs it too
+    return tried.returncode != 0
 
 
 def _integer(session: SparkSession, name: str, default: int, least: int, most: int = LARGEST) -> int:

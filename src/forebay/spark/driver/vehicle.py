@@ -74,7 +74,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     reporter = metrics.reporter(df.sparkSession)
     # Tasks of an operator run in every micro-batch, and with them those of pack that read its results.
     timers = not (chained and clock is Clock.WATERMARK) or conf.chained_timers
-    work = Shipped(Work(bound.plan, bound.layout, place, output, reporter, timers))
+    work = Shipped(Work(bound.plan, bound.layout, place, output, reporter, timers), stateful=True)
     processor = WindowProcessor(work, idle=bound.plan.idle_timeout is not None)
     packed = df.select(*bound.projection).mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"

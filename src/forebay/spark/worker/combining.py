@@ -1,4 +1,4 @@
-"""Combiners: what is left of the rows of a chunk before the shuffle, where that is fewer of them.
+"""Combiners: they make fewer rows of those of a chunk before the shuffle, where that can be.
 
 They are a buffer before the operator. For incremental aggregates it is partial ones, of rows that have all their windows in
 common: those of a key and slice, those of a key whose window is the key, and rows of a key whose sessions overlap. For
@@ -92,9 +92,9 @@ class Combiner:
 
 @dataclass(frozen=True)
 class FirstRowsOfKeys:
-    """Leaves of each key the first row that cannot be late; what it would be compared with is on another task, or in state.
+    """Leaves of each key the first row that cannot be late. The operator compares it with other tasks' and with state.
 
-    A row that may be late is left, too: if it is, it is not the first one.
+    A row that may be late is left, too: if it is late, it is not the first one.
 
     Attributes
     ----------

@@ -85,7 +85,9 @@ def _fired_until(plan: WindowPlan, *, streaming: bool) -> int | None:
         return None  # nobody asks
     try:
         batch = task.batch()
-        watermark = None if batch is None else task.watermark(batch - 1)
+        if batch is None:
+            return None
+        watermark = task.watermark(batch - 1)
     except UnsupportedConfiguration:  # the offset log cannot be read
         return None
     return NEVER if watermark is None else watermark * 1000

@@ -12,26 +12,28 @@ from typing import Any
 
 from pyspark import Broadcast, SparkContext, TaskContext, cloudpickle
 
-_LARGE = 1 << 18
-"""More bytes than that become a broadcast variable. Spark makes one of functions of more than 1 MB, unless it is told
-otherwise, and one may have several of ours."""
+_SHARE = 4
+"""What has more than such a share of the bytes becomes a broadcast variable of which Spark makes one of a whole function."""
 
 
 class Shipped:
     """A value that a function of Spark's takes along, and that a task loads when it needs it.
 
     It is pickled while Spark pickles the function, so Spark finds the broadcast variables that users' functions in it have.
-    What is large becomes such a variable itself. Spark would make one of the function, which the worker cannot read that it
-    starts on the driver for a stateful operator.
+    With ``stateful`` it is for a stateful operator, and becomes such a variable itself where it is large. Spark would make
+    one of the function, which the worker cannot read that it starts on the driver for such an operator.
     """
 
-    def __init__(self, value: object) -> None:
-        self._value = value
+    def __init__(self, value: object, *, stateful: bool = False) -> None:
+        self._value, self._stateful = value, stateful
 
     def __getstate__(self) -> bytes:
-        data = dumps(self._value)
-        context = SparkContext._active_spark_context
-        return dumps(context.broadcast(data)) if context is not None and len(data) > _LARGE else data
+        data, context = dumps(self._value), SparkContext._active_spark_context
+        if self._stateful and context is not None and context._jvm is not None:
+            most = context._jvm.PythonUtils.getBroadcastThreshold(context._jsc)
+            if len(data) > most // _SHARE:
+                return dumps(context.broadcast(data))
+        return data
 
     def __setstate__(self, data: bytes) -> None:
         self._data = data
