@@ -380,6 +380,7 @@ def test_apply_stands_alone(df):
         hourly(df).agg(fb.apply(lambda rows: rows, "n long"))
     with pytest.raises(InvalidArgument, match=r"\(key, \*, rows\) cannot be called as func\(key, rows\)"):
         hourly(df).agg(fb.apply(lambda key, *, rows: rows, "n long"))
+    assert hourly(df).agg(fb.apply(max, "n long")).columns[-1] == "n"  # nobody knows what it takes
     with pytest.raises(InvalidArgument, match="cannot parse"):
         hourly(df).agg(fb.apply(lambda key, rows: rows, "n lon g"))
 

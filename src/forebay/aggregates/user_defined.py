@@ -92,7 +92,10 @@ def _value(values: pl.Series, text: Any) -> Any:
 
 def library_of(function: Callable[..., Any], given: Sequence[str], caller: str) -> str:
     """Whose tables a function takes: by the annotation of the parameter that gets them, polars' when it has none."""
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some that are built in tell none
+        return "polars"
     try:
         taking = list(signature.bind(*given).arguments)[-1]
     except TypeError as error:
