@@ -14,6 +14,7 @@ from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
+from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs
 from forebay.spark.worker.pack import CHUNK_ROWS, Packed, pack
 from forebay.spark.worker.vnodes import vnode_ids
@@ -122,3 +123,13 @@ def test_nothing_is_left_out_while_it_is_not_known_what_is_late():
     for settings in ({"fired_until": None}, {"fired_until": NEVER, "hashed": True}):
         found = [*blobs.read_all(blob for _, blob in pack(iter([chunk]), PLAN, vnode_ids(1, 1), **settings))]
         assert [(batch.num_rows, partial) for batch, partial in found] == [(20, False)]
+
+
+def test_rows_that_were_left_out_by_another_watermark_are_not_lost_in_silence(tmp_path):
+    """Pack knew none, so it took the first row, which is late, for one that is not."""
+    instance = open_instance(PLAN, tmp_path / "0", None, 20)
+    (_, blob), *_ = pack(iter([chunk_of([(0, 10), (0, 30)], 0)]), PLAN, vnode_ids(1, 1), fired_until=NEVER)
+    ((batch, partial),) = blobs.read_all([blob])
+    with pytest.raises(UnsupportedConfiguration, match="by the watermark of an earlier micro-batch"):
+        instance.ingest(batch, partial=partial)
+    instance.close()

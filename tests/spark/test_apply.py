@@ -117,14 +117,18 @@ def test_a_function_takes_much_along(stream, tmp_path, streaming):
     def count(key, rows, scale=2, *, more=1):
         return rows.select(n=pl.len().cast(pl.Int64) * len(table) * scale * more)
 
+    assert all(n and n % 800_000 == 0 for n in counts_of(stream, tmp_path, count, streaming=streaming))
+
+
+def counts_of(stream, tmp_path, count, *, streaming):
     df = stream.streaming("1 second") if streaming else stream.static.where("ts is not null")
     found = fb.groupBy(df.select("ts", "key"), fb.window("ts", "1 minute"), "key").agg(fb.apply(count, "n long"))
     if streaming:
-        run(found, tmp_path, "large")
-        found = stream.spark.table("large")
+        run(found, tmp_path, "counted")
+        found = stream.spark.table("counted")
     rows = found.collect()
     assert rows
-    assert all(row.n and row.n % 800_000 == 0 for row in rows)
+    return [row.n for row in rows]
 
 
 @pytest.mark.thorough
@@ -135,11 +139,4 @@ def test_a_function_reads_a_broadcast_variable(stream, tmp_path, streaming):
     def count(key, rows):
         return rows.select(n=pl.len().cast(pl.Int64) * factor.value)
 
-    df = stream.streaming("1 second") if streaming else stream.static.where("ts is not null")
-    found = fb.groupBy(df.select("ts", "key"), fb.window("ts", "1 minute"), "key").agg(fb.apply(count, "n long"))
-    if streaming:
-        run(found, tmp_path, "broadcast")
-        found = stream.spark.table("broadcast")
-    rows = found.collect()
-    assert rows
-    assert all(row.n and row.n % 7 == 0 for row in rows)
+    assert all(n and n % 7 == 0 for n in counts_of(stream, tmp_path, count, streaming=streaming))

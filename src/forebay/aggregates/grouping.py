@@ -167,15 +167,15 @@ def numbered(*columns: Integers) -> tuple[npt.NDArray[np.int32], int]:
     return groups, count
 
 
-def firsts(groups: npt.NDArray[np.integer], count: int) -> Integers:
+def first_rows(groups: npt.NDArray[np.integer], count: int) -> Integers:
     """The position of the first row of each group.
 
     Examples
     --------
-    >>> firsts(np.array([0, 1, 0, 2]), 3).tolist()
+    >>> first_rows(np.array([0, 1, 0, 2]), 3).tolist()
     [0, 1, 3]
     """
-    first: Integers = _firsts(groups, count)
+    first: Integers = _first_rows(groups, count)
     return first
 
 
@@ -230,8 +230,8 @@ def _number(groups, column, least, span, table, found):
 
 
 @compiled
-def _firsts(groups, count):
-    """The first row of each group."""
+def _first_rows(groups, count):
+    """What `first_rows` gives."""
     first = np.empty(count, np.int64)
     for row in range(len(groups) - 1, -1, -1):
         first[groups[row]] = row

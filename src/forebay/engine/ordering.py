@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from forebay.aggregates.grouping import arranged
+from forebay.aggregates.grouping import Integers, arranged
 from forebay.compiling import compiled, read_only
 
 _SPARSE = 4
-"""Keys may have numbers up to so many times as many as there are rows: there is a counter for each."""
+"""Numbers of keys may go up to so many times the number of rows: there is a counter for each."""
 
-Places = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.integer]
 
 
-def ordered(keys: Keys, times: Places, count: int) -> tuple[Places, Places]:
+def ordered(keys: Keys, times: Integers, count: int) -> tuple[Integers, Integers]:
     """Positions of rows by their keys, which are below ``count``, then their times, then arrival; and where each key's end.
 
     Examples
@@ -24,7 +23,7 @@ def ordered(keys: Keys, times: Places, count: int) -> tuple[Places, Places]:
     >>> order.tolist(), ends.tolist()
     ([1, 2, 0, 3], [1, 1, 4])
     """
-    found: tuple[Places, Places] = _ordered(read_only(keys.astype(np.int64, copy=False)), read_only(times), count)
+    found: tuple[Integers, Integers] = _ordered(read_only(keys.astype(np.int64, copy=False)), read_only(times), count)
     return found
 
 

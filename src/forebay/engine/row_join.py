@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from forebay import arrow
-from forebay.aggregates.grouping import firsts, numbered
+from forebay.aggregates.grouping import first_rows, numbered
 from forebay.cutting import together
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
@@ -127,7 +127,7 @@ class JoinInstance(ByKeyInstance):
         """The identities of the keys of rows, each once, and the position of each row's among them: -1 with a NULL in it."""
         high, low = frame[HIGH].to_numpy(), frame[LOW].to_numpy()
         keys, count = numbered(high, low)
-        first = firsts(keys, count)
+        first = first_rows(keys, count)
         nothing = frame.select(pl.any_horizontal(pl.col(self._plan.keys).is_null())).to_series().to_numpy()
         return (high[first], low[first]), np.where(nothing, np.int64(-1), keys)
 

@@ -284,7 +284,8 @@ def _difference(name: str, before: Any, now: Any) -> str:
         absent = _ABSENT.get(name, "none")
         if isinstance(before, dict) and isinstance(now, dict):
             name = f"{name} that differ"
-            before, now = _apart_from(now, before), _apart_from(before, now)
+            differing = {text for text in {*before, *now} if before.get(text) != now.get(text)}
+            before, now = ({text: each[text] for text in differing & each.keys()} for each in (before, now))
         return f"\n  {name}: the checkpoint has {_shown(before, absent)}, the query now has {_shown(now, absent)}"
     if before is None and name != VNODES:  # what is set is the number of virtual nodes, of which the line of that tells
         return ""
@@ -292,11 +293,6 @@ def _difference(name: str, before: Any, now: Any) -> str:
     advice = f"unset {conf}" if before is None else f"set {conf} to {before}"
     had = "begun without it" if before is None else f"begun with {before}"
     return f"\n  {conf}: the checkpoint was {had}, the query now has {_shown(now, 'none')}; {advice}"
-
-
-def _apart_from(others: dict[str, Any], aggregates: dict[str, Any]) -> dict[str, Any]:
-    """The aggregates that are not among others, or read other columns there."""
-    return {text: columns for text, columns in aggregates.items() if others.get(text) != columns}
 
 
 def _read(columns: dict[str, str]) -> set[str]:

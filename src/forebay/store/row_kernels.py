@@ -117,7 +117,7 @@ _CROWDED = 8
 
 
 def ascending(items: npt.NDArray[np.int64], roots: Slots, most: int) -> tuple[npt.NDArray[np.int64], Slots]:
-    """Different items, which are below ``most``, in ascending order, and what belongs to each, which is not negative."""
+    """What `collected` gives in ascending order of items, which are different, and below ``most``."""
     if most > _CROWDED * len(items):
         order = np.argsort(items)
         return items[order], roots[order]
@@ -159,7 +159,7 @@ def sparse(rows: int, capacity: int) -> bool:
 
 
 def looked_up(slots: Slots, values: npt.NDArray[np.int64], wanted: Slots, capacity: int) -> npt.NDArray[np.int64]:
-    """The values of wanted slots, which are all among those that have values, and that ascend."""
+    """The values of some slots, which are all among ``slots``. Those ascend, and have one value each."""
     if sparse(len(wanted), capacity):
         return values[np.searchsorted(slots, wanted)]
     places = np.empty(capacity, np.int64)

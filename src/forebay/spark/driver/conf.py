@@ -237,12 +237,13 @@ def require_forebay_in_workers(session: SparkSession) -> None:
     if not str(context.master).startswith("local"):
         return
     found = shutil.which(context.pythonExec)
-    wrong = "is no program that can be run" if found is None else "cannot import forebay" if _lacks_forebay(found) else ""
-    if wrong:
-        raise UnsupportedConfiguration(
-            f"Spark runs its Python workers with {context.pythonExec!r}, which {wrong}. Set the environment variable "
-            f"PYSPARK_PYTHON, or spark.pyspark.python, to {sys.executable} before the session is made, or leave both unset."
-        )
+    if found is not None and not _lacks_forebay(found):
+        return
+    wrong = "is no program that can be run" if found is None else "cannot import forebay"
+    raise UnsupportedConfiguration(
+        f"Spark runs its Python workers with {context.pythonExec!r}, which {wrong}. Set the environment variable "
+        f"PYSPARK_PYTHON, or spark.pyspark.python, to {sys.executable} before the session is made, or leave both unset."
+    )
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.aggregates.grouping import Integers, Sessions, firsts, numbered
+from forebay.aggregates.grouping import Integers, Sessions, first_rows, numbered
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.store.identity import identities, new_secret
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, FirstRows, GlobalWindow, SessionWindows
@@ -92,9 +92,10 @@ class Combiner:
 
 @dataclass(frozen=True)
 class FirstRowsOfKeys:
-    """Leaves of each key the first row that cannot be late. The operator compares it with other tasks' and with state.
+    """Keeps the first row of each key that cannot be late, and all rows that may be late; others of the key are left out.
 
-    A row that may be late is left, too: if it is late, it is not the first one.
+    The operator finds out whether a row that may be late is, and whether the key has come before, to another task or in an
+    earlier micro-batch.
 
     Attributes
     ----------
@@ -112,17 +113,17 @@ class FirstRowsOfKeys:
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
-        """The rows that are left, with how many each stands for, and their cells."""
+        """The rows that are kept, with how many each stands for, and their cells."""
         times = rows[START].to_numpy()
-        stays = (times <= self.fired_until) & (times != NO_TIME)
-        judged = np.flatnonzero(~stays)
+        kept = (times <= self.fired_until) & (times != NO_TIME)
+        judged = np.flatnonzero(~kept)
         high, low = identities([rows[name] for name in self.plan.identity], rows.num_rows, _SECRET)
         keys, count = numbered(high[judged], low[judged])
-        first = judged[firsts(keys, count)]
-        stays[first] = True
+        first = judged[first_rows(keys, count)]
+        kept[first] = True
         sizes = np.ones(rows.num_rows, np.int64)
         sizes[first] = np.bincount(keys, minlength=count)
-        return arrow.where(rows.append_column(ROWS, pa.array(sizes)), stays), cells[stays]
+        return arrow.where(rows.append_column(ROWS, pa.array(sizes)), kept), cells[kept]
 
 
 _SECRET = new_secret()
@@ -135,8 +136,8 @@ def combiner_of(
     """What combines the rows of an operator; None if they cannot be, or must not be.
 
     ``fired_until`` is the watermark (microseconds) up to which windows have fired, or a later one; None if it is not known.
-    Rows up to it may be late.
-    With ``hashed`` Spark's hashes of keys come along, which of unaligned windows only rows can carry.
+    Rows up to it may be late. With ``hashed`` Spark's hashes of keys come along, which of unaligned windows only rows can
+    carry.
     """
     if plan.pattern is not Pattern.RMW or plan.capture is not None:
         return None

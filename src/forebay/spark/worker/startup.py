@@ -13,7 +13,7 @@ from typing import Any
 from pyspark import Broadcast, SparkContext, TaskContext, cloudpickle
 
 _SHARE = 4
-"""What has more than such a share of the bytes becomes a broadcast variable of which Spark makes one of a whole function."""
+"""A value becomes a broadcast variable if it is longer than such a part of what Spark still sends with a function, 1 MB."""
 
 
 class Shipped:
