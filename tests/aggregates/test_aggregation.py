@@ -1,6 +1,7 @@
 """Partial aggregates merged in any grouping equal those of all rows at once; Spark is the oracle in tests/spark."""
 
 import decimal
+import math
 
 import numpy as np
 import polars as pl
@@ -154,7 +155,26 @@ COLUMNS = {
     "small": (pa.int16(), st.integers(-5, 5)),
     "real": (pa.float64(), st.integers(-(10**6), 10**6).map(float) | st.just(NAN)),  # their sums are exact
     "when": (pa.timestamp("us", "UTC"), st.integers(-1000, 1000)),
+    "price": (pa.decimal128(18, 2), st.decimals(1 - 10**16, 10**16 - 1, places=2)),
+    "exact": (pa.decimal128(38, 2), st.decimals(-(10**30), 10**30, places=2)),
 }
+EXTREMES = ("min", "max", "first", "last")
+
+
+def plain(function, values):
+    """What Python makes of the values of a group."""
+    known = [value for value in values if value is not None]
+    if function == "count":
+        return len(known)
+    if function in ("first", "last"):
+        return values[0 if function == "first" else -1]
+    if not known:
+        return None
+    if function == "sum":
+        with decimal.localcontext(prec=60):
+            total = sum(known[1:], known[0])
+        return (total + 2**63) % 2**64 - 2**63 if isinstance(total, int) else total
+    return (min if function == "min" else max)(known, key=lambda value: (value != value, value))
 
 
 def results(aggregation, frames):
@@ -177,10 +197,12 @@ def test_numbers_as_keys_give_what_strings_give(nulls, data):
     aggregates = [BoundAggregate("all", "count", (), (), pa.int64())]
     for name, (kind, _) in COLUMNS.items():
         aggregates.append(BoundAggregate(f"{name} count", "count", (name,), (kind,), pa.int64()))
-        aggregates += [BoundAggregate(f"{name} {function}", function, (name,), (kind,), kind) for function in ("min", "max")]
+        options = {"ansi": False, "ignorenulls": False}
+        aggregates += [BoundAggregate(f"{name} {each}", each, (name,), (kind,), kind, options) for each in EXTREMES]
         if kind != COLUMNS["when"][0]:
-            total = pa.int64() if pa.types.is_integer(kind) else pa.float64()
-            aggregates.append(BoundAggregate(f"{name} sum", "sum", (name,), (kind,), total, {"ansi": False}))
+            total = pa.int64() if pa.types.is_integer(kind) else kind
+            total = pa.decimal128(38, 2) if pa.types.is_decimal(kind) else total
+            aggregates.append(BoundAggregate(f"{name} sum", "sum", (name,), (kind,), total, options))
     numbers = [data.draw(st.lists(st.integers(-3, 3), min_size=rows, max_size=rows)) for _ in range(2)]
     cut = data.draw(st.integers(1, rows))
     found = []
@@ -189,6 +211,25 @@ def test_numbers_as_keys_give_what_strings_give(nulls, data):
         frame = pl.DataFrame({**keys, **{name: pl.Series(values) for name, values in columns.items()}})
         found.append(results(Aggregation(tuple(keys), tuple(aggregates)), [frame[:cut], frame[cut:]]))
     assert found[0] == found[1] == found[2]
+    groups = {}
+    for row, key in enumerate(zip(*numbers, strict=True)):
+        groups.setdefault(key, []).append(row)
+    for aggregate, shown in zip(aggregates[1:], found[0][1][1:], strict=True):
+        values = columns[aggregate.inputs[0]].to_pylist()
+        assert shown == str([plain(aggregate.function, [values[row] for row in rows]) for rows in groups.values()])
+
+
+@given(st.lists(st.sampled_from([None, NAN, math.inf, -math.inf, -0.0, 0.0, -1.5, 1e308]), min_size=1), st.data())
+def test_what_is_chosen_by_a_float_comes_with_an_extreme(order, data):
+    rows = pl.DataFrame({"row": range(len(order)), "x": pl.Series(order, dtype=pl.Float64)})
+    cut = data.draw(st.integers(1, len(order)))
+    for function, most in (("max_by", max), ("min_by", min)):
+        bound = BoundAggregate("r", function, ("row", "x"), (pa.int64(), pa.float64()), pa.int64())
+        aggregation = Aggregation((), (bound,))
+        parts = [aggregation.partial(some) for some in (rows[:cut], rows[cut:])]
+        ((chosen,),) = (column.to_pylist() for column in aggregation.finish(aggregation.merge(pl.concat(parts))))
+        ranks = [(value != value, value) for value in order if value is not None]
+        assert (order[chosen] != order[chosen], order[chosen]) == most(ranks) if ranks else chosen is None
 
 
 @pytest.mark.parametrize("values", [[float("inf"), -1e308, -1e308], [1e16, -1e16, 1.0], [-0.0, -0.0], [1e308, 1e308]])
@@ -218,7 +259,7 @@ def test_numbers_that_are_far_apart_are_grouped_as_close_ones_are(rows):
     close = pl.DataFrame(rows, schema=["a", "b"], orient="row")
     a, b = pl.col("a"), pl.col("b")
     for some in (close.select(a * 10**18, b), close.select(a, b * 10**18), close.select(a * 10**18, b * 10**18)):
-        expected, found = (grouping.Groups.of(frame, ["a", "b"]) for frame in (close, some))
+        (expected, _), (found, _) = (grouping.Groups.of(frame, ["a", "b"]) for frame in (close, some))
         assert found.order.tolist() == expected.order.tolist()
         assert found.ends.tolist() == expected.ends.tolist()
     assert [tuple(close.row(int(row))) for row in expected.order[expected.begins]] == [*dict.fromkeys(rows)]

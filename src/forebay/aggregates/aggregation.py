@@ -20,7 +20,6 @@ ROWS = "rows"
 """The column of a partial aggregate that counts the rows in it."""
 
 _ROWS = incremental.number_of(None)
-_NO_KEY = ""
 _NUMBER = "number"
 
 FUNCTIONS = {**incremental.FUNCTIONS, **sketches.FUNCTIONS, **holistic.FUNCTIONS}
@@ -75,21 +74,19 @@ class Aggregation:
 
     def partial(self, rows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates, one row per key (and per value of ``by``) in order of arrival, with a `ROWS` column."""
-        by, parts = [*by, *self.keys], {ROWS: _ROWS, **self._parts}
-        groups = Groups.of(rows, by) if all(part.loop for part in parts.values()) else None
-        if groups is None:
-            return _grouped(rows, by, [part.partial.alias(name) for name, part in parts.items()])
-        columns = {name: part.looped(groups, rows) for name, part in parts.items()}
-        return pl.DataFrame({name: groups.first(rows[name]) for name in by} | columns)
+        parts = {ROWS: _ROWS, **self._parts}
+        expressions = {name: part.partial for name, part in parts.items() if part.partial is not None}
+        groups, columns = Groups.of(rows, [*by, *self.keys], expressions)
+        columns |= {name: part.looped(groups, rows) for name, part in parts.items() if part.loop}
+        return pl.DataFrame(columns).select(*by, *self.columns)
 
     def merge(self, partials: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
         """Partial aggregates merged, one row per key (and per value of the columns ``by``), in order of arrival."""
-        by, parts = [*by, *self.keys], {ROWS: _ROWS, **self._parts}
-        groups = Groups.of(partials, by) if all(part.merge_loop for part in parts.values()) else None
-        if groups is None:
-            return _grouped(partials, by, [part.merged(name).alias(name) for name, part in parts.items()])
-        columns = {name: part.merge_looped(groups, partials[name]) for name, part in parts.items()}
-        return pl.DataFrame({name: groups.first(partials[name]) for name in by} | columns)
+        parts = {ROWS: _ROWS, **self._parts}
+        expressions = {name: part.merged(name) for name, part in parts.items() if not part.merge_loop}
+        groups, columns = Groups.of(partials, [*by, *self.keys], expressions)
+        columns |= {name: part.merge_looped(groups, partials, name) for name, part in parts.items() if part.merge_loop}
+        return pl.DataFrame(columns).select(*by, *self.columns)
 
     def running(self, partials: pl.DataFrame, groups: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
         """Each partial aggregate merged with all those before it in its group; those of a group are together, in order.
@@ -132,9 +129,3 @@ class Aggregation:
 
 def _function(aggregate: BoundAggregate) -> Function:
     return (counted.FUNCTIONS if aggregate.counted else FUNCTIONS)[aggregate.function]
-
-
-def _grouped(rows: pl.DataFrame, by: list[str], expressions: list[pl.Expr]) -> pl.DataFrame:
-    """Groups in order of arrival: a task that runs again must give the same bytes, see note 12."""
-    groups = rows.group_by(by or pl.lit(0).alias(_NO_KEY), maintain_order=True).agg(expressions)
-    return groups if by else groups.drop(_NO_KEY)

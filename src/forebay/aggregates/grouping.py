@@ -1,14 +1,14 @@
 """Rows by key: which rows are of one group, compiled where keys are columns of numbers.
 
 polars groups any rows and aggregates them by any expression, and takes longer for that: it keeps a list for each group, and
-makes a plan for each call.
+makes a plan for each call. What loops can aggregate they do in either case.
 """
 
 from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,10 @@ _DENSE = 4
 _SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
 """Keys come from outside: without these, whoever chooses them could choose such as have one place in the table."""
 
+_PLACE, _NO_KEY = "place", "no key"
+
+_NONE: Mapping[str, pl.Expr] = {}
+
 Integers = npt.NDArray[np.int64]
 
 
@@ -49,24 +53,35 @@ class Groups:
     ends: Integers
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, by: Sequence[str]) -> Groups | None:
-        """Groups of rows that are equal in some columns; None where polars has to find them.
+    def of(
+        cls, rows: pl.DataFrame, by: Sequence[str], expressions: Mapping[str, pl.Expr] = _NONE
+    ) -> tuple[Groups, dict[str, pl.Series]]:
+        """Groups of rows that are equal in some columns; these columns of each group, and what expressions give for it.
+
+        Groups are in order of arrival: a task that runs again must give the same bytes, see note 12.
 
         Examples
         --------
-        >>> groups = Groups.of(pl.DataFrame({"key": [7, 3, 7], "x": [1, 2, 4]}), ["key"])
-        >>> groups.order.tolist(), groups.ends.tolist()
-        ([0, 2, 1], [2, 3])
+        >>> rows = pl.DataFrame({"key": [7, 3, 7], "x": [1, 2, 4]})
+        >>> groups, found = Groups.of(rows, ["key"], {"most": pl.max("x")})
+        >>> groups.order.tolist(), groups.ends.tolist(), pl.DataFrame(found).rows()
+        ([0, 2, 1], [2, 3], [(7, 4), (3, 2)])
         """
-        if not by or not 0 < rows.height < _MOST_ROWS:
-            return None
-        columns = [numbers for numbers in (_numbers(rows[name]) for name in by) if numbers is not None]
-        return cls(*arranged(*numbered(*columns))) if len(columns) == len(by) else None
+        if by and not expressions and 0 < rows.height < _MOST_ROWS:
+            columns = [numbers for numbers in (_numbers(rows[name]) for name in by) if numbers is not None]
+            if len(columns) == len(by):
+                groups = cls(*arranged(*numbered(*columns)))
+                return groups, {name: groups.first(rows[name]) for name in by}
+        places = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE), pl.lit(0).alias(_NO_KEY))
+        found = places.group_by([*by] or _NO_KEY, maintain_order=True).agg(pl.col(_PLACE), **expressions)
+        lists = arrow.of(found[_PLACE])
+        groups = cls(lists.values.to_numpy(), lists.offsets.to_numpy()[1:])
+        return groups, {name: found[name] for name in (*by, *expressions)}
 
     @functools.cached_property
     def begins(self) -> Integers:
         """Where the positions of each group begin in ``order``."""
-        return np.concatenate([[0], self.ends[:-1]])
+        return np.concatenate([[0], self.ends])[:-1]
 
     def counts(self, values: pl.Series | None = None) -> pl.Series:
         """How many values of each group are not NULL; without values, how many rows it has."""
@@ -78,6 +93,10 @@ class Groups:
         """The value in the first row of each group."""
         return _taken(values, self.order[self.begins])
 
+    def last(self, values: pl.Series) -> pl.Series:
+        """The value in the last row of each group."""
+        return _taken(values, self.order[self.ends - 1])
+
     def lists(self, values: pl.Series) -> pl.Series:
         """The values of each group that are not NULL."""
         order, ends = self.order, self.ends
@@ -87,6 +106,12 @@ class Groups:
         offsets = pa.array(np.concatenate([[0], ends]))
         flat = arrow.of(_taken(values, order))
         return pl.Series(pa.LargeListArray.from_arrays(offsets, flat))
+
+    def spread(self, values: pl.Series) -> pl.Series:
+        """A value for each group as one for each of its rows."""
+        spread = np.empty(len(self.order), values.to_numpy().dtype)
+        spread[self.order] = np.repeat(values.to_numpy(), self.ends - self.begins)
+        return pl.Series(spread)
 
     def sums(self, values: pl.Series) -> pl.Series:
         """Sums of numbers of 64 bits in order of arrival; integers wrap. NULL counts as 0."""
@@ -201,7 +226,7 @@ def _numbers(column: pl.Series) -> Integers | None:
 def _taken(values: pl.Series, order: Integers) -> pl.Series:
     """Values at some positions; polars would make a plan for what numpy does at once."""
     plain = values.dtype.is_integer() or values.dtype.is_float()
-    return pl.Series(values.to_numpy()[order]) if plain and not values.null_count() else values.gather(order)
+    return pl.Series(values.to_numpy()[order]) if plain and not values.null_count() else values.rechunk().gather(order)
 
 
 def _refined(groups: npt.NDArray[np.int32], count: int, column: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], int]:

@@ -30,7 +30,7 @@ def _all_name(aggregate: BoundAggregate) -> str:
 
 
 def _all(aggregate: BoundAggregate) -> Parts:
-    return {_all_name(aggregate): Part(_values(aggregate), loop=Groups.lists, column=aggregate.inputs[0])}
+    return {_all_name(aggregate): Part(loop=Groups.lists, columns=aggregate.inputs)}
 
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -60,7 +60,7 @@ def _mode(aggregate: BoundAggregate) -> Parts:
 
 
 def _list(aggregate: BoundAggregate) -> Parts:
-    return {_name(aggregate): Part(_values(aggregate).implode(), loop=Groups.lists, column=aggregate.inputs[0])}
+    return {_name(aggregate): Part(loop=Groups.lists, columns=aggregate.inputs)}
 
 
 def _set(aggregate: BoundAggregate) -> Parts:

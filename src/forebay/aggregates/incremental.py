@@ -19,13 +19,9 @@ import pyarrow as pa
 from forebay.aggregates import hyperloglog
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
-from forebay.aggregates.parts import Function, Part, Parts, to_arrow
+from forebay.aggregates.parts import Function, Loop, Part, Parts, to_arrow
 from forebay.aggregates.wide import LIMBS, Flags, Words, beyond, decimals_of, is_wide, limb, words_of, words_of_limbs
 from forebay.errors import ArithmeticOverflow
-
-
-def _total(part: pl.Expr) -> pl.Expr:
-    return part.sum()
 
 
 def _column(aggregate: BoundAggregate) -> str:
@@ -50,13 +46,12 @@ def _counted(aggregate: BoundAggregate, name: str) -> Parts:
 
 def number_of(column: str | None) -> Part:
     """How many values a column has; of no column, how many rows there are."""
-    number = pl.len() if column is None else pl.col(column).count()
-    return Part(number.cast(pl.Int64), _total, loop=Groups.counts, merge_loop=Groups.sums, column=column)
+    return Part(loop=Groups.counts, merge_loop=Groups.sums, columns=() if column is None else (column,))
 
 
 def first_of(column: str) -> Part:
     """The value of a column that is equal in all rows of a group."""
-    return Part(pl.col(column).first(), pl.Expr.first, loop=Groups.first, merge_loop=Groups.first, column=column)
+    return Part(loop=Groups.first, merge_loop=Groups.first, columns=(column,))
 
 
 def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -69,37 +64,29 @@ def _count_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array
 def _sum(aggregate: BoundAggregate) -> Parts:
     """Integers and decimals are summed in 128 bits, and decimals that could leave those in four parts of 32 bits each."""
     name, kind = _column(aggregate), aggregate.input_types[0]
-    values = pl.col(name)
+    counted = _counted(aggregate, "summed")
     if is_wide(kind):
-        limbs = {
-            f"{name}.sum{kind.scale}.{place}": Part(
-                values.fill_null(0).map_batches(partial(limb, place), pl.Int64, is_elementwise=True).sum(), _total
-            )
-            for place in range(LIMBS)
-        }
-        return {**limbs, **_counted(aggregate, "summed")}
-    total = Part(values.sum(), _total)
-    if pa.types.is_integer(kind):
-        total = Part(values.cast(_WIDE).sum(), _total, loop=_wide_sums, merge_loop=_wide_sums, column=name)
-    elif pa.types.is_decimal(kind):
-        total = Part(values.cast(pl.Decimal(38, kind.scale)).sum(), _total)
-    elif pa.types.is_float64(kind):
-        total = Part(values.sum(), _total, loop=Groups.sums, merge_loop=Groups.sums, column=name)
-    return {f"{name}.sum": total, **_counted(aggregate, "summed")}
+        limbs = range(LIMBS)
+        sums = [Part(loop=partial(_limb_sums, limb), merge_loop=Groups.sums, columns=(name,)) for limb in limbs]
+        return {f"{name}.sum{kind.scale}.{limb}": sums[limb] for limb in limbs} | counted
+    loop = Groups.sums if pa.types.is_floating(kind) else _wide_sums
+    return {f"{name}.sum": Part(loop=loop, merge_loop=loop, columns=(name,))} | counted
 
 
-_WIDE = pl.Decimal(38, 0)
+def _limb_sums(place: int, groups: Groups, values: pl.Series) -> pl.Series:
+    return groups.sums(limb(place, values.fill_null(0)))
 
 
 def _wide_sums(groups: Groups, values: pl.Series) -> pl.Series:
-    """Sums of integers, in 128 bits."""
-    if values.dtype == _WIDE:
-        low, high = words_of(values)
+    """Sums of integers and decimals, in 128 bits."""
+    values = values.fill_null(0) if values.null_count() else values
+    if isinstance(values.dtype, pl.Decimal):
+        (low, high), scale = words_of(values), values.dtype.scale
     else:
-        low = (values.fill_null(0) if values.null_count() else values).to_numpy().astype(np.int64, copy=False)
+        low, scale = values.to_numpy().astype(np.int64, copy=False), 0
         high = low >> 63
     low, high = groups.wide_sums(low, high)
-    return pl.Series(decimals_of(low, high, np.zeros(len(low), np.bool_), pa.decimal128(38, 0)))
+    return pl.Series(decimals_of(low, high, np.zeros(len(low), np.bool_), pa.decimal128(38, scale)))
 
 
 def _sum_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -174,14 +161,31 @@ def _overflow(aggregate: BoundAggregate) -> ArithmeticOverflow:
 def _moments(aggregate: BoundAggregate) -> Parts:
     """Count, mean and the sum of squared deviations, merged as Chan, Golub and LeVeque do."""
     name = _column(aggregate)
-    values = pl.col(name)
-    n, mean = pl.col(f"{name}.varied"), pl.col(f"{name}.mean")
-    mean_of_all = pl.when(n.sum() > 0).then((n * mean).sum() / n.sum())  # NULL, not NaN, when there is no value yet
+    counts, means = f"{name}.varied", f"{name}.mean"
     return {
         **_counted(aggregate, "varied"),
-        f"{name}.mean": Part(values.mean(), lambda part: mean_of_all),
-        f"{name}.m2": Part(values.var(ddof=0) * values.count(), lambda part: (part + n * (mean - mean_of_all) ** 2).sum()),
+        means: Part(loop=_means, merge_loop=_merged_means, columns=(name,), beside=(counts,)),
+        f"{name}.m2": Part(loop=_squares, merge_loop=_merged_squares, columns=(name,), beside=(counts, means)),
     }
+
+
+def _means(groups: Groups, values: pl.Series) -> pl.Series:
+    return _merged_means(groups, values, values.is_not_null().cast(pl.Int64))
+
+
+def _merged_means(groups: Groups, means: pl.Series, counts: pl.Series) -> pl.Series:
+    counted = groups.sums(counts)
+    found = groups.sums(means.fill_null(0.0) * counts) / counted
+    return found.set(counted == 0, None)
+
+
+def _squares(groups: Groups, values: pl.Series) -> pl.Series:
+    return _merged_squares(groups, values - values, values.is_not_null().cast(pl.Int64), values)
+
+
+def _merged_squares(groups: Groups, squares: pl.Series, counts: pl.Series, means: pl.Series) -> pl.Series:
+    deviations = means.fill_null(0.0) - groups.spread(_merged_means(groups, means, counts).fill_null(0.0))
+    return groups.sums(squares + counts * deviations**2)
 
 
 def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -199,35 +203,52 @@ def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Ar
 
 def _extreme(take: str) -> Callable[[BoundAggregate], Parts]:
     def parts(aggregate: BoundAggregate) -> Parts:
-        kind, column = aggregate.input_types[0], _column(aggregate)
-        extreme = _extreme_of(take, kind)
-        numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
-        loop = (Groups.least if take == "min" else Groups.most) if numbers else None
-        return {f"{column}.{take}": Part(extreme(pl.col(column)), extreme, loop, loop, column)}
+        column = _column(aggregate)
+        return {f"{column}.{take}": _extreme_of(take, column, aggregate.input_types[0])}
 
     return parts
 
 
-def _extreme_of(take: str, kind: pa.DataType) -> Callable[[pl.Expr], pl.Expr]:
-    method = "nan_max" if take == "max" and pa.types.is_floating(kind) else take
+def _extreme_of(take: str, column: str, kind: pa.DataType) -> Part:
+    of_numbers = Groups.least if take == "min" else Groups.most
+    loop: Loop | None = None
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind):
+        loop = of_numbers
+    elif pa.types.is_decimal(kind) and kind.precision <= _DIGITS_OF_A_WORD:
+        loop = partial(_extremes_of_words, of_numbers, kind)
+    if loop:
+        return Part(loop=loop, merge_loop=loop, columns=(column,))
+    extreme = pl.Expr.min if take == "min" else pl.Expr.max
+    return Part(extreme(pl.col(column)), extreme)
 
-    def extreme(values: pl.Expr) -> pl.Expr:
-        return getattr(values, method)()  # type: ignore[no-any-return]  # a method by its name
 
-    return extreme
+_DIGITS_OF_A_WORD = 18
+
+
+def _extremes_of_words(of_numbers: Loop, kind: pa.DataType, groups: Groups, values: pl.Series) -> pl.Series:
+    """Extremes of decimals that 64 bits are enough for."""
+    words = pl.Series(words_of(values.fill_null(0))[0])
+    found = of_numbers(groups, words.set(values.is_null(), None) if values.null_count() else words)
+    low = found.fill_null(0).to_numpy()
+    return pl.Series(decimals_of(low, low >> 63, found.is_null().to_numpy(), kind))
 
 
 def _end(aggregate: BoundAggregate) -> Parts:
-    def end(values: pl.Expr) -> pl.Expr:
-        kept = values.drop_nulls() if aggregate.options["ignorenulls"] else values
-        return kept.first() if aggregate.function == "first" else kept.last()
+    column, first = _column(aggregate), aggregate.function == "first"
 
-    return {_end_name(aggregate): Part(end(pl.col(_column(aggregate))), end)}
+    def end(values: pl.Expr) -> pl.Expr:
+        return values.drop_nulls().first() if first else values.drop_nulls().last()
+
+    if aggregate.options["ignorenulls"]:
+        return {_end_name(aggregate): Part(end(pl.col(column)), end)}
+    loop = Groups.first if first else Groups.last
+    return {_end_name(aggregate): Part(loop=loop, merge_loop=loop, columns=(column,))}
 
 
 def _current(aggregate: BoundAggregate) -> Parts:
     """The value in the last row; windows in which the current row can be another one do not come here."""
-    return {f"{_column(aggregate)}.current": Part(pl.col(_column(aggregate)).last(), pl.Expr.last)}
+    column = _column(aggregate)
+    return {f"{column}.current": Part(loop=Groups.last, merge_loop=Groups.last, columns=(column,))}
 
 
 def _end_name(aggregate: BoundAggregate) -> str:
@@ -242,23 +263,28 @@ def _part_result(suffix: str) -> Callable[[BoundAggregate, pl.DataFrame], pa.Arr
 
 
 def _by(aggregate: BoundAggregate) -> Parts:
-    """The chosen value and what it was chosen by. Sorting puts NaN last and NULL first, as Spark orders them."""
+    """The chosen value and what it was chosen by."""
     value, order = aggregate.inputs
     largest = aggregate.function == "max_by"
     name = _by_name(aggregate)
     floating = pa.types.is_floating(aggregate.input_types[1])
 
     def pick(values: pl.Expr, by: pl.Expr) -> pl.Expr:
-        if not floating:
-            return values.max_by(by) if largest else values.min_by(by)
-        ordered = values.filter(by.is_not_null()).sort_by(by.filter(by.is_not_null()), maintain_order=True)
-        return ordered.last() if largest else ordered.first()
+        by = by.map_batches(_ranked, pl.Int64, is_elementwise=True) if floating else by
+        return values.max_by(by) if largest else values.min_by(by)
 
-    extreme = _extreme_of("max" if largest else "min", aggregate.input_types[1])
     return {
         name: Part(pick(pl.col(value), pl.col(order)), lambda part: pick(part, pl.col(f"{name}.order"))),
-        f"{name}.order": Part(extreme(pl.col(order)), extreme),
+        f"{name}.order": _extreme_of("max" if largest else "min", order, aggregate.input_types[1]),
     }
+
+
+def _ranked(numbers: pl.Series) -> pl.Series:
+    """Integers in the order of floats, in which zeros are equal and NaN is the largest."""
+    values = numbers.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
+    bits = values.view(np.int64)
+    bits = np.where(np.isnan(values), np.iinfo(np.int64).max, np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits))
+    return pl.Series(bits).set(numbers.is_null(), None)
 
 
 def _by_name(aggregate: BoundAggregate) -> str:
@@ -272,17 +298,17 @@ def _all_by(aggregate: BoundAggregate) -> Parts:
     """The list of values that tie, and what they tie at."""
     value, order = aggregate.inputs
     name = _by_name(aggregate)
-    largest = _extreme_of("max", aggregate.input_types[1])
+    floating = pa.types.is_floating(aggregate.input_types[1])
 
     def ties(values: pl.Expr, by: pl.Expr) -> pl.Expr:
-        return values.filter(by == largest(by))
+        return values.filter(by == (by.nan_max() if floating else by.max()))
 
     return {
         name: Part(
             ties(pl.col(value), pl.col(order)).drop_nulls(),
             lambda part: ties(part, pl.col(f"{name}.order")).list.explode().drop_nulls(),
         ),
-        f"{name}.order": Part(largest(pl.col(order)), largest),
+        f"{name}.order": _extreme_of("max", order, aggregate.input_types[1]),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -14,8 +13,8 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.grouping import Groups
 
 Parts = dict[str, "Part"]
-Loop = Callable[[Groups, Any], pl.Series]
-"""A method of `Groups`, which takes a column."""
+Loop = Callable[..., pl.Series]
+"""A method of `Groups`, or another function of groups and columns."""
 
 
 @dataclass(frozen=True)
@@ -24,31 +23,34 @@ class Part:
 
     Attributes
     ----------
-    partial : polars.Expr
-        It, from the rows of a group.
+    partial : polars.Expr, optional
+        It, from the rows of a group; None where ``loop`` gives it.
     merge : callable, optional
-        Maps the column to the expression that merges it; None where it cannot be merged.
+        Maps the column to the expression that merges it; None where ``merge_loop`` does, or where it cannot be merged.
     loop, merge_loop : callable, optional
-        What ``partial`` and ``merge`` give for all groups at once, without polars; None where only polars can.
-    column : str, optional
-        What ``loop`` takes; None where it takes no column.
+        The same for all groups at once, without polars.
+    columns : tuple of str
+        What ``loop`` takes.
+    beside : tuple of str
+        The parts that ``merge_loop`` takes beside the part itself.
     """
 
-    partial: pl.Expr
+    partial: pl.Expr | None = None
     merge: Callable[[pl.Expr], pl.Expr] | None = None
     loop: Loop | None = None
     merge_loop: Loop | None = None
-    column: str | None = None
+    columns: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     def looped(self, groups: Groups, rows: pl.DataFrame) -> pl.Series:
         """The column, from rows in groups."""
         assert self.loop is not None
-        return self.loop(groups, None if self.column is None else rows[self.column])
+        return self.loop(groups, *(rows[name] for name in self.columns))
 
-    def merge_looped(self, groups: Groups, parts: pl.Series) -> pl.Series:
-        """The column, from itself in groups."""
+    def merge_looped(self, groups: Groups, partials: pl.DataFrame, name: str) -> pl.Series:
+        """The column of that name, from partials in groups."""
         assert self.merge_loop is not None
-        return self.merge_loop(groups, parts)
+        return self.merge_loop(groups, *(partials[each] for each in (name, *self.beside)))
 
     def merged(self, name: str) -> pl.Expr:
         if self.merge is None:

@@ -227,10 +227,15 @@ def chunks(batches: Iterator[pa.RecordBatch], *, timeless: bool = False) -> Iter
             rows += batch.num_rows
             size += batch.nbytes
         if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield pa.concat_batches(waiting)
+            yield _joined(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches as one; a single one is not copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _counts_without_time(plan: WindowPlan) -> bool:
