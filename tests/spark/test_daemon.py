@@ -101,3 +101,22 @@ def test_with_a_single_core_nothing_runs_before_the_first_query(monkeypatch):
         early._started(session)
     early._started("a session of Connect")
     assert started == sessions[1:]
+
+
+def test_a_worker_whose_connection_spark_has_closed_ends_without_a_traceback():
+    script = """
+import socket
+from forebay.spark.worker import daemon
+ours, theirs = socket.socketpair()
+theirs.close()
+print(daemon.{name}(ours, True))
+"""
+    environment = {**os.environ, "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "true"}  # which Spark sets
+
+    def ended(name):
+        command = [sys.executable, "-c", script.format(name=name)]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+    assert "BrokenPipeError" in ended("_serve").stderr
+    assert ended("serve").stdout == "1\n"
+    assert "Traceback" not in ended("serve").stderr

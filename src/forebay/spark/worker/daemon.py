@@ -11,8 +11,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import socket
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 from forebay.spark.worker import startup
 
@@ -26,11 +27,11 @@ def load() -> None:
     startup.load_all()
     import numpy as np
 
-    daemon = os.getpid()
+    parent = os.getpid()
 
     def draw_anew() -> None:
         """Have a worker draw numbers of its own, as if it had imported NumPy; but not what a worker forks."""
-        if os.getppid() == daemon:
+        if os.getppid() == parent:
             np.random.seed()
 
     os.register_at_fork(after_in_child=draw_anew)
@@ -38,6 +39,21 @@ def load() -> None:
     gc.freeze()
 
 
+def serve(sock: socket.socket, authenticated: bool) -> int:
+    """Run tasks until Spark closes the connection, as it does when a worker has been idle for a minute; 0 to go on.
+
+    Spark's own function then fails to say that it ended, which only Unix sockets tell, and a traceback is printed.
+    """
+    try:
+        return _serve(sock, authenticated)
+    except BrokenPipeError:
+        return 1
+
+
+_serve = daemon.worker
+
+
 if __name__ == "__main__":
     load()
-    manager()
+    daemon.worker = serve
+    daemon.manager()
