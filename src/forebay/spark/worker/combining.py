@@ -113,7 +113,7 @@ class FirstRowsOfKeys:
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
-        """The rows that are kept, with how many each stands for, and their cells."""
+        """The rows that are kept, in order of their cells, with how many each stands for; and their cells."""
         times = rows[START].to_numpy()
         kept = (times <= self.fired_until) & (times != NO_TIME)
         judged = np.flatnonzero(~kept)
@@ -123,7 +123,9 @@ class FirstRowsOfKeys:
         kept[first] = True
         sizes = np.ones(rows.num_rows, np.int64)
         sizes[first] = np.bincount(keys, minlength=count)
-        return arrow.where(rows.append_column(ROWS, pa.array(sizes)), kept), cells[kept]
+        places = np.flatnonzero(kept)
+        places = places[np.argsort(cells[places], kind="stable")]
+        return rows.append_column(ROWS, pa.array(sizes)).take(pa.array(places)), cells[places]
 
 
 _SECRET = new_secret()

@@ -119,6 +119,8 @@ def pack(
 
 def _arranged(rows: pa.RecordBatch, codes: Codes) -> tuple[pa.RecordBatch, Codes]:
     """Rows in order of their cells, and those."""
+    if np.all(codes[1:] >= codes[:-1]):
+        return rows, codes
     order = np.argsort(codes, kind="stable")  # a radix sort: codes are 16 bits wide as a rule
     return rows.take(pa.array(order)), codes[order]
 
