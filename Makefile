@@ -9,7 +9,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 check test test-all test-seeds test-random: export POLARS_MAX_THREADS := 1
 PATIENT := -o faulthandler_timeout=3600
 
-.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-thorough test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-joins bench-shared
+.PHONY: help demo demo-harness bench bench-quick bench-latency bench-store bench-harness bench-handover soak check test test-thorough test-all test-random test-seeds lint format hooks wheel docs clean demo-fraud bench-buffers bench-joins bench-shapes bench-shared
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,7 @@ bench: $(VENV)/ready  ## the race against Spark, Flink and bytewax, and how all 
 	$(BIN)/python benchmarks/race.py --shape skew
 	$(BIN)/python benchmarks/breakdown.py
 	$(BIN)/python benchmarks/joins.py
+	$(BIN)/python benchmarks/shapes.py
 	$(BIN)/python benchmarks/scaling.py
 
 bench-quick: $(VENV)/ready  ## forebay against Spark, one query of each pattern (3 minutes)
@@ -52,6 +53,9 @@ bench-harness: $(VENV)/ready  ## every store of the harness with every workload:
 
 bench-joins: $(VENV)/ready  ## joins, deduplication and rolling aggregates against Spark's own: docs/benchmarks.md (10 minutes)
 	$(BIN)/python benchmarks/joins.py
+
+bench-shapes: $(VENV)/ready  ## text keys, few keys, many aggregates, wide rows against Spark's own: docs/benchmarks.md (10 minutes)
+	$(BIN)/python benchmarks/shapes.py
 
 bench-buffers: $(VENV)/ready  ## views of tweets with buffers and without: bench/buffers, docs/buffers.md
 	$(BIN)/python benchmarks/buffers.py
