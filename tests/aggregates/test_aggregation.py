@@ -149,6 +149,18 @@ def test_variance_does_not_depend_on_how_rows_are_grouped(values, data):
     assert found.to_pylist() == [pytest.approx(expected, rel=1e-6, abs=1e-6) if known else None]
 
 
+@pytest.mark.parametrize("offset", [0.1, 19.99, 1e9, 1.7e15])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_a_deviation_is_right_however_large_the_values_are(offset, spread):
+    bound = BoundAggregate("v", "stddev_pop", ("x",), (pa.float64(),), pa.float64(), {"ansi": True})
+    aggregation = Aggregation((), (bound,))
+    differences = spread * (np.arange(10_000) % 7)
+    rows = pl.DataFrame({"x": offset + differences})
+    parts = [aggregation.partial(rows[begin : begin + 1000]) for begin in range(0, rows.height, 1000)]
+    for found in (aggregation.partial(rows), aggregation.merge(pl.concat(parts))):
+        assert aggregation.finish(found)[0].to_pylist() == [pytest.approx(np.std(differences), rel=1e-3, abs=0)]
+
+
 KEYS = {pl.Int64: lambda key: key, pl.Datetime("us"): lambda key: key, pl.String: str}
 COLUMNS = {
     "whole": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),

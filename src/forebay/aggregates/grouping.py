@@ -70,12 +70,13 @@ class Groups:
         if by and not expressions and 0 < rows.height < _MOST_ROWS:
             columns = [numbers for numbers in (_numbers(rows[name]) for name in by) if numbers is not None]
             if len(columns) == len(by):
-                groups = cls(*arranged(*numbered(*columns)))
+                groups = cls(*map(read_only, arranged(*numbered(*columns))))
                 return groups, {name: groups.first(rows[name]) for name in by}
-        places = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_PLACE), pl.lit(0).alias(_NO_KEY))
+        beside = {_PLACE: pl.int_range(pl.len(), dtype=pl.Int64)} | ({} if by else {_NO_KEY: pl.lit(0)})
+        places = rows.with_columns(**beside)
         found = places.group_by([*by] or _NO_KEY, maintain_order=True).agg(pl.col(_PLACE), **expressions)
         lists = arrow.of(found[_PLACE])
-        groups = cls(lists.values.to_numpy(), lists.offsets.to_numpy()[1:])
+        groups = cls(read_only(lists.values.to_numpy()), read_only(lists.offsets.to_numpy()[1:]))
         return groups, {name: found[name] for name in (*by, *expressions)}
 
     @functools.cached_property
@@ -107,12 +108,6 @@ class Groups:
         flat = arrow.of(_taken(values, order))
         return pl.Series(pa.LargeListArray.from_arrays(offsets, flat))
 
-    def spread(self, values: pl.Series) -> pl.Series:
-        """A value for each group as one for each of its rows."""
-        spread = np.empty(len(self.order), values.to_numpy().dtype)
-        spread[self.order] = np.repeat(values.to_numpy(), self.ends - self.begins)
-        return pl.Series(spread)
-
     def sums(self, values: pl.Series) -> pl.Series:
         """Sums of numbers of 64 bits in order of arrival; integers wrap. NULL counts as 0."""
         numbers = (values.fill_null(0) if values.null_count() else values).to_numpy()
@@ -122,6 +117,22 @@ class Groups:
         """The same of 128-bit integers, which are given by their low and high 64 bits."""
         sums: tuple[Integers, Integers] = _wide_summed(read_only(low), read_only(high), self.order, self.ends)
         return sums
+
+    def moments(self, counts: pl.Series, means: pl.Series, squares: pl.Series) -> tuple[pl.Series, pl.Series]:
+        """Means, and sums of squared deviations from them, of sets of values that are merged by group.
+
+        A set without values has NULL or anything else for its mean; a group without values has 0 for both.
+
+        Examples
+        --------
+        >>> groups, _ = Groups.of(pl.DataFrame({"key": [7, 3, 7]}), ["key"])
+        >>> some = pl.Series([2, 1, 1]), pl.Series([3.0, 5.0, 9.0]), pl.Series([8.0, 0.0, 0.0])
+        >>> [found.to_list() for found in groups.moments(*some)]
+        [[5.0, 5.0], [32.0, 0.0]]
+        """
+        given = (read_only(each.fill_null(0).to_numpy()) for each in (counts, means, squares))
+        merged, deviations = _moments(*given, self.order, self.ends)
+        return pl.Series(merged), pl.Series(deviations)
 
     def least(self, values: pl.Series) -> pl.Series:
         """The least number or instant of each group, NaN where there is no other, NULL where there is none."""
@@ -336,6 +347,38 @@ def _summed(values, order, ends):
             sums[group] += values[order[place]]
         begin = ends[group]
     return sums
+
+
+@compiled
+def _moments(counts, means, squares, order, ends):
+    """Means and squared deviations by group.
+
+    Means are summed as differences from the first one, so that they are exact where all are equal. What the mean is wrong by
+    is in all deviations from it, and is taken from the sum of their squares.
+    """
+    merged, deviations = np.zeros(len(ends)), np.zeros(len(ends))
+    begin = 0
+    for group in range(len(ends)):
+        number, first, beyond = 0, 0.0, 0.0
+        for place in range(begin, ends[group]):
+            row = order[place]
+            if counts[row] > 0:
+                first = means[row] if number == 0 else first
+                number += counts[row]
+                beyond += counts[row] * (means[row] - first)
+        if number > 0:
+            mean = first + beyond / number
+            square = wrong = 0.0
+            for place in range(begin, ends[group]):
+                row = order[place]
+                if counts[row] > 0:
+                    deviation = means[row] - mean
+                    square += squares[row] + counts[row] * deviation * deviation
+                    wrong += counts[row] * deviation
+            square -= wrong * wrong / number
+            merged[group], deviations[group] = mean, 0.0 if square < 0.0 else square
+        begin = ends[group]
+    return merged, deviations
 
 
 @compiled

@@ -170,22 +170,25 @@ def _moments(aggregate: BoundAggregate) -> Parts:
 
 
 def _means(groups: Groups, values: pl.Series) -> pl.Series:
-    return _merged_means(groups, values, values.is_not_null().cast(pl.Int64))
-
-
-def _merged_means(groups: Groups, means: pl.Series, counts: pl.Series) -> pl.Series:
-    counted = groups.sums(counts)
-    found = groups.sums(means.fill_null(0.0) * counts) / counted
-    return found.set(counted == 0, None)
+    return _merged_means(groups, values, _each(values))
 
 
 def _squares(groups: Groups, values: pl.Series) -> pl.Series:
-    return _merged_squares(groups, values - values, values.is_not_null().cast(pl.Int64), values)
+    return _merged_squares(groups, values - values, _each(values), values)  # NaN of what is infinite
+
+
+def _each(values: pl.Series) -> pl.Series:
+    return values.is_not_null().cast(pl.Int64)
+
+
+def _merged_means(groups: Groups, means: pl.Series, counts: pl.Series) -> pl.Series:
+    found, _ = groups.moments(counts, means, means)
+    return found.set(groups.sums(counts) == 0, None)
 
 
 def _merged_squares(groups: Groups, squares: pl.Series, counts: pl.Series, means: pl.Series) -> pl.Series:
-    deviations = means.fill_null(0.0) - groups.spread(_merged_means(groups, means, counts).fill_null(0.0))
-    return groups.sums(squares + counts * deviations**2)
+    _, found = groups.moments(counts, means, squares)
+    return found
 
 
 def _variance_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -282,9 +285,9 @@ def _by(aggregate: BoundAggregate) -> Parts:
 def _ranked(numbers: pl.Series) -> pl.Series:
     """Integers in the order of floats, in which zeros are equal and NaN is the largest."""
     values = numbers.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
-    bits = values.view(np.int64)
-    bits = np.where(np.isnan(values), np.iinfo(np.int64).max, np.where(bits < 0, bits ^ np.iinfo(np.int64).max, bits))
-    return pl.Series(bits).set(numbers.is_null(), None)
+    bits, most = values.view(np.int64), np.iinfo(np.int64).max
+    ranks = np.where(np.isnan(values), most, bits ^ (bits >> 63 & most))  # of what is negative all bits but the sign change
+    return pl.Series(ranks).set(numbers.is_null(), None)
 
 
 def _by_name(aggregate: BoundAggregate) -> str:

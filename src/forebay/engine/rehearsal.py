@@ -55,10 +55,11 @@ _TOTALS = tuple(
     BoundAggregate(f"total of {name}", "sum", (name,), (kind,), kind, {"ansi": True})
     for name, kind in (("a0", pa.int64()), ("x0", pa.float64()))
 )
+_STDDEV = BoundAggregate("stddev", "stddev", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True})
 _MOVING = (
     _COUNT,
     BoundAggregate("sum", "sum", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True}),
-    BoundAggregate("stddev", "stddev", ("x0",), (pa.float64(),), pa.float64(), {"ansi": True}),
+    _STDDEV,
     BoundAggregate("least", "min", ("a0",), (pa.int64(),), pa.int64()),
     BoundAggregate("mode", "mode", ("a0",), (pa.int64(),), pa.int64()),
     BoundAggregate("different", "count_distinct", ("a0",), (pa.int64(),), pa.int64()),
@@ -111,7 +112,7 @@ _SOME = ("tumbling windows, holistic", "sessions, holistic", "sessions, incremen
 
 def _plans() -> Iterator[tuple[str, WindowPlan, bool]]:
     """Names, plans, and whether they are for update mode."""
-    both, count = (_COUNT, _MEDIAN), (_COUNT, *_TOTALS)
+    both, count = (_COUNT, _MEDIAN), (_COUNT, *_TOTALS, _STDDEV)
     yield "tumbling windows, holistic", _aggregating(AlignedWindows(20, 20), Pattern.AAR, both), False
     yield "sliding windows, incremental", _aggregating(AlignedWindows(20, 10), Pattern.RMW, count), False
     yield "sessions, holistic", _aggregating(SessionWindows(), Pattern.AUR, both), False
