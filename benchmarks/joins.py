@@ -23,13 +23,11 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -43,7 +41,6 @@ from session import measured, spark_session
 import forebay as fb
 import report
 
-ROOT = Path(__file__).parents[1]
 SECONDS = 10
 """Event time of a micro-batch, of a window and of an interval."""
 DELAY = "1 second"
@@ -204,16 +201,9 @@ def main() -> None:
                     result = run(name, engine, made[QUICK if arguments.quick else SLOW if slow else TIMED])
                 rates[engine] = round(result.events / result.seconds)
                 print(f"      {name:16} {engine:8} {rates[engine]:>10,} rows/s", flush=True)
-            columns = {f"{engine}, rows/s": rate for engine, rate in rates.items()}
-            rows.append({"query": name, **columns, "times": round(rates["forebay"] / rates["spark"], 1)})
+            rows.append({"query": name, **report.compared(rates, 1)})
     spark.stop()
-    table = pl.DataFrame(rows)
-    out = ROOT / "bench" / "joins"
-    out.mkdir(parents=True, exist_ok=True)
-    table.write_csv(out / "results.csv")
-    if not arguments.quick and arguments.only == list(QUERIES):
-        told = f"{time.strftime('%Y-%m-%d')}.\n\n{report.markdown(table)}"
-        report.replace(ROOT / "docs" / "benchmarks.md", "joins", told)
+    report.keep(rows, "joins", told=not arguments.quick and arguments.only == list(QUERIES))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import html
 import io
 import json
 import re
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -38,6 +40,23 @@ def replace(document: Path, name: str, text: str) -> None:
     if not places:
         raise SystemExit(f"{document} has no {begin} ... {end}, where the tables of this run belong; put the marks there")
     document.write_text(marked)
+
+
+def keep(rows: list[dict[str, object]], name: str, *, told: bool) -> None:
+    """Write rows as CSV into ``bench``, and as a table into ``docs/benchmarks.md`` if they are to be told there."""
+    root = Path(__file__).parents[1]
+    table = pl.DataFrame(rows)
+    directory = root / "bench" / name
+    directory.mkdir(parents=True, exist_ok=True)
+    table.write_csv(directory / "results.csv")
+    if told:
+        replace(root / "docs" / "benchmarks.md", name, f"{time.strftime('%Y-%m-%d')}.\n\n{markdown(table)}")
+
+
+def compared(rates: Mapping[str, int], digits: int) -> dict[str, object]:
+    """Columns of the rows per second of forebay and of Spark, and how many times as many forebay's are."""
+    columns: dict[str, object] = {f"{engine}, rows/s": rate for engine, rate in rates.items()}
+    return columns | {"times": round(rates["forebay"] / rates["spark"], digits)}
 
 
 def markdown(frame: pl.DataFrame) -> str:

@@ -17,13 +17,11 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,7 +35,6 @@ from session import measured, spark_session
 import forebay as fb
 import report
 
-ROOT = Path(__file__).parents[1]
 SECONDS = 10
 """Event time of a micro-batch and of a window."""
 BEGIN = 1_700_000_000_000_000
@@ -188,17 +185,9 @@ def main() -> None:
                     result = run(name, engine, spark, Path(large))
                 rates[engine] = round(result.events / result.seconds)
                 print(f"      {name:12} {engine:8} {rates[engine]:>10,} rows/s", flush=True)
-            columns = {f"{engine}, rows/s": rate for engine, rate in rates.items()}
-            times = round(rates["forebay"] / rates["spark"], 2)
-            rows.append({"shape": name, "query": SHAPES[name].about, **columns, "times": times})
+            rows.append({"shape": name, "query": SHAPES[name].about, **report.compared(rates, 2)})
     spark.stop()
-    table = pl.DataFrame(rows)
-    out = ROOT / "bench" / "shapes"
-    out.mkdir(parents=True, exist_ok=True)
-    table.write_csv(out / "results.csv")
-    if not arguments.quick and arguments.only == list(SHAPES):
-        told = f"{time.strftime('%Y-%m-%d')}.\n\n{report.markdown(table)}"
-        report.replace(ROOT / "docs" / "benchmarks.md", "shapes", told)
+    report.keep(rows, "shapes", told=not arguments.quick and arguments.only == list(SHAPES))
 
 
 if __name__ == "__main__":

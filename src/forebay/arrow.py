@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -61,8 +61,19 @@ def batch_of(frame: pl.DataFrame, schema: pa.Schema | None = None, *, without: C
         table = table.select(schema.names).cast(schema)
     elif without:
         table = table.select([name for name in table.column_names if name not in without])
-    parts = table.to_batches()
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+    return joined(table.to_batches())
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one schema as one; a single one is not copied.
+
+    Examples
+    --------
+    >>> batch = pa.record_batch({"n": [1]})
+    >>> joined([batch]) is batch, joined([batch, batch]).num_rows
+    (True, 2)
+    """
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def where(batch: pa.RecordBatch, mask: npt.NDArray[np.bool_]) -> pa.RecordBatch:

@@ -1,7 +1,7 @@
 """Rows by key: which rows are of one group, compiled where keys are columns of numbers.
 
 polars groups any rows and aggregates them by any expression, and takes longer for that: it keeps a list for each group, and
-makes a plan for each call. What loops can aggregate they do in either case.
+makes a plan for each call. What loops can aggregate they aggregate in either case.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
 """Keys come from outside: without these, whoever chooses them could choose such as have one place in the table."""
 
 _PLACE, _NO_KEY = "place", "no key"
+"""Columns beside those of the rows, which have no such names."""
 
 _NONE: Mapping[str, pl.Expr] = {}
 
@@ -73,8 +74,9 @@ class Groups:
                 groups = cls(*map(read_only, arranged(*numbered(*columns))))
                 return groups, {name: groups.first(rows[name]) for name in by}
         beside = {_PLACE: pl.int_range(pl.len(), dtype=pl.Int64)} | ({} if by else {_NO_KEY: pl.lit(0)})
-        places = rows.with_columns(**beside)
-        found = places.group_by([*by] or _NO_KEY, maintain_order=True).agg(pl.col(_PLACE), **expressions)
+        found = (
+            rows.with_columns(**beside).group_by([*by] or _NO_KEY, maintain_order=True).agg(pl.col(_PLACE), **expressions)
+        )
         lists = arrow.of(found[_PLACE])
         groups = cls(read_only(lists.values.to_numpy()), read_only(lists.offsets.to_numpy()[1:]))
         return groups, {name: found[name] for name in (*by, *expressions)}
@@ -359,15 +361,15 @@ def _moments(counts, means, squares, order, ends):
     merged, deviations = np.zeros(len(ends)), np.zeros(len(ends))
     begin = 0
     for group in range(len(ends)):
-        number, first, beyond = 0, 0.0, 0.0
+        number, first, differences = 0, 0.0, 0.0
         for place in range(begin, ends[group]):
             row = order[place]
             if counts[row] > 0:
                 first = means[row] if number == 0 else first
                 number += counts[row]
-                beyond += counts[row] * (means[row] - first)
+                differences += counts[row] * (means[row] - first)
         if number > 0:
-            mean = first + beyond / number
+            mean = first + differences / number
             square = wrong = 0.0
             for place in range(begin, ends[group]):
                 row = order[place]

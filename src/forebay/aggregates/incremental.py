@@ -66,9 +66,11 @@ def _sum(aggregate: BoundAggregate) -> Parts:
     name, kind = _column(aggregate), aggregate.input_types[0]
     counted = _counted(aggregate, "summed")
     if is_wide(kind):
-        limbs = range(LIMBS)
-        sums = [Part(loop=partial(_limb_sums, limb), merge_loop=Groups.sums, columns=(name,)) for limb in limbs]
-        return {f"{name}.sum{kind.scale}.{limb}": sums[limb] for limb in limbs} | counted
+        sums = {
+            f"{name}.sum{kind.scale}.{place}": Part(loop=partial(_limb_sums, place), merge_loop=Groups.sums, columns=(name,))
+            for place in range(LIMBS)
+        }
+        return sums | counted
     loop = Groups.sums if pa.types.is_floating(kind) else _wide_sums
     return {f"{name}.sum": Part(loop=loop, merge_loop=loop, columns=(name,))} | counted
 
@@ -182,7 +184,7 @@ def _each(values: pl.Series) -> pl.Series:
 
 
 def _merged_means(groups: Groups, means: pl.Series, counts: pl.Series) -> pl.Series:
-    found, _ = groups.moments(counts, means, means)
+    found, _ = groups.moments(counts, means, means)  # squares are of no account
     return found.set(groups.sums(counts) == 0, None)
 
 

@@ -116,7 +116,7 @@ class RowBuffer:
             for batch, first, (begin, end) in zip(self._batches, self._begins, itertools.pairwise(cuts), strict=False)
             if end > begin
         ]
-        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return arrow.joined(parts)
 
     def _combine(self) -> None:
         """The youngest batches become one as long as each is no larger than those after it together."""

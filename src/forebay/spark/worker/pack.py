@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forebay import arrow
 from forebay.engine.assigning import assigned, placement
 from forebay.engine.observer import ARRIVAL
 from forebay.engine.plan import NO_TIME, WindowPlan
@@ -229,15 +230,10 @@ def chunks(batches: Iterator[pa.RecordBatch], *, timeless: bool = False) -> Iter
             rows += batch.num_rows
             size += batch.nbytes
         if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield _joined(waiting)
+            yield arrow.joined(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield _joined(waiting)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches as one; a single one is not copied."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield arrow.joined(waiting)
 
 
 def _counts_without_time(plan: WindowPlan) -> bool:
