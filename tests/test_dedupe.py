@@ -3,6 +3,7 @@
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,8 @@ from forebay.aggregates.aggregation import Aggregation
 from forebay.engine.open import open_instance
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.errors import UnsupportedConfiguration
-from forebay.spark.worker import blobs
+from forebay.spark.worker import blobs, combining
+from forebay.spark.worker import pack as packing
 from forebay.spark.worker.pack import CHUNK_ROWS, Packed, pack
 from forebay.spark.worker.vnodes import vnode_ids
 from forebay.store import open_stores
@@ -61,7 +63,8 @@ def deduplicated(given, directory, *, combining):
             chunk = chunk_of(task, number)
             number += len(task)
             until = fired if combining else None
-            for vnode, blob in pack(iter([chunk]), PLAN, vnode_ids(2, 1), fired_until=until):
+            batches = [chunk.slice(row, 1) for row in range(chunk.num_rows)]
+            for vnode, blob in pack(iter(batches), PLAN, vnode_ids(2, 1), fired_until=until):
                 for batch, partial in blobs.read_all([blob]):
                     shuffled += batch.num_rows
                     instances[vnode].ingest(batch, partial=partial)
@@ -93,10 +96,12 @@ def expected(given):
     return kept, {"rows_in": number, "rows_late": late, "rows_out": sum(map(len, kept))}
 
 
-@given(micro_batches)
-def test_what_is_kept_and_counted(given):
+@given(micro_batches, st.sampled_from([(1, 1), (3, 2), (3, 100), (100, 100)]))
+def test_what_is_kept_and_counted(given, limits):
     kept, counted = expected(given)
-    of_all, of_some = (deduplicated_in_a_directory(given, combining=combining) for combining in (False, True))
+    rows, known = limits
+    with mock.patch.multiple(packing, CHUNK_ROWS=rows), mock.patch.multiple(combining, _MOST_KNOWN=known):
+        of_all, of_some = (deduplicated_in_a_directory(given, combining=combining) for combining in (False, True))
     assert of_all[:2] == of_some[:2] == (kept, counted)
     assert of_some[2] <= of_all[2] == counted["rows_in"]
 
@@ -114,8 +119,20 @@ def test_rows_are_left_out_where_that_pays(keys, goes_on):
     table = pa.table({TIME: times, END: times, HIGH: numbers, LOW: numbers, "k0": numbers, "a0": np.arange(count)})
     packs = pack(iter(table.to_batches(CHUNK_ROWS)), PLAN, vnode_ids(1, 1), fired_until=NEVER, packed=done)
     found = [batch for batch, _ in blobs.read_all(blob for _, blob in packs)]
-    assert sum(batch.num_rows for batch in found) == done.out == (2 * keys if goes_on else count)
+    stands_for_the_second_chunk = 1
+    assert sum(batch.num_rows for batch in found) == done.out == (keys + stands_for_the_second_chunk if goes_on else count)
     assert done.combined == (count if goes_on else CHUNK_ROWS)
+
+
+def test_a_task_knows_keys_of_its_earlier_chunks(monkeypatch):
+    """Of wide rows a chunk has few, which may all have keys of their own."""
+    monkeypatch.setattr(packing, "CHUNK_ROWS", 1000)
+    keys, done = np.arange(8000) % 2000, Packed()
+    table = pa.table(chunk_of([(0, 30)] * len(keys), 0)).set_column(4, "k0", pa.array(keys.astype(float)))
+    packs = pack(iter(table.to_batches(500)), PLAN, vnode_ids(1, 1), fired_until=NEVER, packed=done)
+    numbers = [number for batch, _ in blobs.read_all(blob for _, blob in packs) for number in batch["a0"].to_pylist()]
+    assert numbers[:2000] == list(range(2000))
+    assert len(numbers) == done.out == 2006  # each of the six chunks after those has one that stands for its rows
 
 
 def test_nothing_is_left_out_while_it_is_not_known_what_is_late():
@@ -125,11 +142,13 @@ def test_nothing_is_left_out_while_it_is_not_known_what_is_late():
         assert [(batch.num_rows, partial) for batch, partial in found] == [(20, False)]
 
 
-def test_rows_that_were_left_out_by_another_watermark_are_not_lost_in_silence(tmp_path):
+def test_rows_that_were_left_out_by_another_watermark_are_not_lost_in_silence(tmp_path, monkeypatch):
     """Pack knew none, so it took the first row, which is late, for one that is not."""
     instance = open_instance(PLAN, tmp_path / "0", None, 20)
-    (_, blob), *_ = pack(iter([chunk_of([(0, 10), (0, 30)], 0)]), PLAN, vnode_ids(1, 1), fired_until=NEVER)
-    ((batch, partial),) = blobs.read_all([blob])
+    monkeypatch.setattr(packing, "CHUNK_ROWS", 1)
+    batches = [chunk_of([(0, time)], 0) for time in (10, 30)]
+    (_, blob), *_ = pack(iter(batches), PLAN, vnode_ids(1, 1), fired_until=NEVER)
+    batch, partial = next(blobs.read_all([blob]))
     with pytest.raises(UnsupportedConfiguration, match="by the watermark of an earlier micro-batch"):
         instance.ingest(batch, partial=partial)
     instance.close()

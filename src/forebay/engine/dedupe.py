@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay import arrow
+from forebay.aggregates.aggregation import ROWS
 from forebay.engine.by_key import ByKeyInstance
 from forebay.engine.instance import Opening
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
@@ -21,8 +23,8 @@ from forebay.windows import END, HIGH, LOW, START
 class DedupeInstance(ByKeyInstance):
     """Rows of keys that are not known. A key is known from its first row until the watermark reaches that row's end.
 
-    If that row has no time, the key is known until the next firing, as in Spark. What is partial is a row that stands for
-    others of its key after it, too, none of which is late.
+    If that row has no time, the key is known until the next firing, as in Spark. What is partial is a row that may stand for
+    others of its key after it, too, none of which is late; or one that may be late itself, and has no number of rows.
     """
 
     def __init__(self, plan: WindowPlan, opening: Opening, store: UnalignedStore | None = None) -> None:
@@ -32,14 +34,14 @@ class DedupeInstance(ByKeyInstance):
     def _take(self, batch: pa.RecordBatch, *, partial: bool) -> None:
         times = batch[START].to_numpy()
         late = (times <= self._fired_until) & (times != NO_TIME)
-        sizes = self._sizes(batch, partial=partial)
-        if (sizes[late] > 1).any():
+        shares = batch[ROWS] if partial else pa.nulls(batch.num_rows, pa.int64())
+        if late[np.asarray(shares.is_valid())].any():
             raise UnsupportedConfiguration(
                 "rows were left out before the shuffle by the watermark of an earlier micro-batch. A thread of "
                 "foreachBatch that is used again has the number of another micro-batch. Start it anew each time, with "
                 "pyspark.InheritableThread."
             )
-        self._count(rows_in=sizes.sum(), rows_late=sizes[late].sum())
+        self._count(rows_in=pc.sum(pc.fill_null(shares, 1), min_count=0).as_py(), rows_late=late.sum())
         batch = arrow.where(batch, ~late)
         slots, first = self._store.index.place_first(batch[HIGH].to_numpy(), batch[LOW].to_numpy())
         ends = np.maximum(batch[END].to_numpy(), NEVER + 1)

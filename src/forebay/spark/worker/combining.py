@@ -2,12 +2,12 @@
 
 They are a buffer before the operator. For incremental aggregates it is partial ones, of rows that have all their windows in
 common: those of a key and slice, those of a key whose window is the key, and rows of a key whose sessions overlap. For
-deduplication it is the first row of each key.
+deduplication it is the first row that a task has of each key.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,19 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.aggregates.grouping import Integers, Sessions, first_rows, numbered
+from forebay.aggregates.grouping import Integers, Sessions
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.store.identity import identities, new_secret
+from forebay.store.key_index import KeyIndex
 from forebay.windows import END, HIGH, LOW, START, AlignedWindows, FirstRows, GlobalWindow, SessionWindows
 
 PAYS, PAYS_IN_SESSIONS, PAYS_IN_DEDUPLICATION = 0.7, 0.5, 0.9
 """Combining goes on while it leaves at most this share of the rows. Sessions cost more to find than cells, and nothing is
 computed of rows that deduplication leaves out."""
+
+_LEAST_JUDGED, _MOST_KNOWN = 1 << 17, 1 << 19
+"""Deduplication leaves out more rows the longer a task lasts, so it is not judged by fewer. So many keys are known at most:
+a task that comes upon more of them begins anew with none."""
 
 _CELL, _SESSION = "cell", "session"
 _BY_ARRIVAL = frozenset({"first", "last"})
@@ -47,10 +52,9 @@ class Combiner:
     plan: WindowPlan
     fired_until: int | None = None
 
-    @property
-    def pays(self) -> float:
-        """The share of the rows that combining may leave at most."""
-        return PAYS if self.fired_until is None else PAYS_IN_SESSIONS
+    def pays(self, rows: int, left: int) -> bool:
+        """Whether to go on after a chunk of so many rows, of which so many partial aggregates were made."""
+        return left <= rows * (PAYS if self.fired_until is None else PAYS_IN_SESSIONS)
 
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
@@ -90,7 +94,7 @@ class Combiner:
         return later[differ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class FirstRowsOfKeys:
     """Keeps the first row of each key that cannot be late, and all rows that may be late; others of the key are left out.
 
@@ -107,25 +111,43 @@ class FirstRowsOfKeys:
 
     plan: WindowPlan
     fired_until: int
+    _known: KeyIndex = field(default_factory=KeyIndex)
+    _judged: int = 0
 
-    pays = PAYS_IN_DEDUPLICATION
+    def pays(self, rows: int, left: int) -> bool:
+        """Whether to go on after a chunk of so many rows, of which so many were kept."""
+        self._judged += rows
+        return self._judged < _LEAST_JUDGED or left <= rows * PAYS_IN_DEDUPLICATION
 
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
-        """The rows that are kept, in order of their cells, with how many each stands for; and their cells."""
+        """The rows that are kept, in order of their cells, with the rows of the chunk that they share; and their cells.
+
+        A row that may be late has no share: it stands for itself alone.
+        """
         times = rows[START].to_numpy()
         kept = (times <= self.fired_until) & (times != NO_TIME)
         judged = np.flatnonzero(~kept)
-        high, low = identities([rows[name] for name in self.plan.identity], rows.num_rows, _SECRET)
-        keys, count = numbered(high[judged], low[judged])
-        first = judged[first_rows(keys, count)]
-        kept[first] = True
-        sizes = np.ones(rows.num_rows, np.int64)
-        sizes[first] = np.bincount(keys, minlength=count)
+        shares = np.zeros(rows.num_rows, np.int64)
+        if len(judged):
+            high, low = identities([rows[name] for name in self.plan.identity], rows.num_rows, _SECRET)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known = KeyIndex()
+            _, first = self._known.place_first(high[judged], low[judged])
+            first[0] |= not first.any()  # of all keys a row has gone on already, but somebody must stand for these rows
+            kept[judged[first]] = True
+            shares[judged[first]] = _shared(len(judged), first.sum())
         places = np.flatnonzero(kept)
         places = places[np.argsort(cells[places], kind="stable")]
-        return rows.append_column(ROWS, pa.array(sizes)).take(pa.array(places)), cells[places]
+        return rows.append_column(ROWS, pa.array(shares, mask=shares == 0)).take(pa.array(places)), cells[places]
+
+
+def _shared(rows: int, among: int) -> Integers:
+    """Shares as equal as whole numbers can be."""
+    shares = np.full(among, rows // among)
+    shares[: rows % among] += 1
+    return shares
 
 
 _SECRET = new_secret()

@@ -111,7 +111,7 @@ def pack(
         for position, blob in _complete(writers, batch, cuts, partial=combiner is not None):
             yield int(vnodes[position]), blob
         done.count(cells.owners, keys, batch.num_rows, combined=combiner is not None)
-        if combiner is not None and batch.num_rows > combiner.pays * chunk.num_rows:
+        if combiner is not None and not combiner.pays(chunk.num_rows, batch.num_rows):
             combiner = None
     for vnode, writer in zip(vnodes, writers, strict=True):
         for blob in writer.finish():
