@@ -34,7 +34,7 @@ def test_state_is_written_and_not_made_durable(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", synced.append)
     monkeypatch.setattr(os, "write", lambda file, data, write=os.write: written.append(len(data)) or write(file, data))
     operator = stages.batch_operator(pickle.loads(pickle.dumps(Shipped(plan))), Place(local_directory=str(tmp_path)), "out")
-    groups = (pa.record_batch([[blob]], [stages.PAYLOAD]) for blob in blobs.write_all([rows]))
+    groups = (pa.record_batch([blobs.column(blob)], [stages.PAYLOAD]) for blob in blobs.write_all([rows]))
     results = [batch for part in operator(groups) for blob in part["out"] for batch in blobs.read(blob.as_buffer())[0]]
     assert sum(batch.num_rows for batch in results) == 1000
     assert sum(written) > 1 << 20

@@ -96,7 +96,7 @@ def test_a_task_that_runs_again_packs_the_same_bytes(function):
     chunk = pa.record_batch({TIME: pa.array(np.arange(rows), pa.timestamp("us")), HIGH: keys, "k0": keys, "a0": keys % 7})
     packed = pa.schema([("k0", pa.int64()), ("a0", pa.int64())])
     plan = WindowPlan(AlignedWindows(1000, 500), packed, ("k0",), Aggregation(("k0",), (aggregate,)), Pattern.RMW, packed)
-    packs = {tuple(pack(iter([chunk]), plan, vnode_ids(4, 1))) for _ in range(5)}
+    packs = {tuple((vnode, bytes(blob)) for vnode, blob in pack(iter([chunk]), plan, vnode_ids(4, 1))) for _ in range(5)}
     assert len(packs) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 BLOB_BYTES = 4 << 20
@@ -23,7 +24,7 @@ class BlobWriter:
         self._schema: pa.Schema | None = None
         self._stream: pa.ipc.RecordBatchStreamWriter | None = None
 
-    def write(self, batch: pa.RecordBatch, *, partial: bool = False) -> Iterator[bytes]:
+    def write(self, batch: pa.RecordBatch, *, partial: bool = False) -> Iterator[pa.Buffer]:
         """Add a batch; yields the blobs that are complete. ``partial`` marks partial aggregates."""
         schema = batch.schema.with_metadata({_PARTIAL: b""} if partial else None)
         if self._schema is not None and not schema.equals(self._schema, check_metadata=True):
@@ -35,21 +36,32 @@ class BlobWriter:
         if self._sink.tell() >= self._size:
             yield from self.finish()
 
-    def finish(self) -> Iterator[bytes]:
+    def finish(self) -> Iterator[pa.Buffer]:
         """Yields what is left."""
         if self._stream is not None:
             self._stream.close()
-            yield self._sink.getvalue().to_pybytes()
+            yield self._sink.getvalue()
             self._sink = self._schema = self._stream = None
 
 
-def read(blob: bytes | pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
+def column(blob: pa.Buffer) -> pa.BinaryArray:
+    """A column with one blob, which is not copied.
+
+    Examples
+    --------
+    >>> column(pa.py_buffer(b"one")).to_pylist()
+    [b'one']
+    """
+    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, blob.size], np.int32)), blob])
+
+
+def read(blob: pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
     """The batches of a blob, and whether they are partial aggregates."""
     stream = pa.ipc.open_stream(blob)
     return iter(stream), _PARTIAL in (stream.schema.metadata or {})
 
 
-def read_all(blobs: Iterable[bytes | pa.Buffer]) -> Iterator[tuple[pa.RecordBatch, bool]]:
+def read_all(blobs: Iterable[pa.Buffer]) -> Iterator[tuple[pa.RecordBatch, bool]]:
     """The batches of some blobs, each with whether it is of partial aggregates."""
     for blob in blobs:
         batches, partial = read(blob)
@@ -57,7 +69,7 @@ def read_all(blobs: Iterable[bytes | pa.Buffer]) -> Iterator[tuple[pa.RecordBatc
             yield batch, partial
 
 
-def write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
     """Batches of one schema as blobs, large ones cut."""
     writer = BlobWriter()
     for batch in cut(batches):

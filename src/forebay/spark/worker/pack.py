@@ -77,7 +77,7 @@ def pack(
     fired_until: int | None = None,
     task: int = 0,
     packed: Packed | None = None,
-) -> Iterator[tuple[int, bytes]]:
+) -> Iterator[tuple[int, pa.Buffer]]:
     """Blobs of a task's rows for virtual nodes, each with the id of its own.
 
     At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
@@ -128,7 +128,7 @@ def _arranged(rows: pa.RecordBatch, codes: Codes) -> tuple[pa.RecordBatch, Codes
 
 def _complete(
     writers: Sequence[BlobWriter], batch: pa.RecordBatch, cuts: npt.NDArray[np.integer], *, partial: bool
-) -> Iterator[tuple[int, bytes]]:
+) -> Iterator[tuple[int, pa.Buffer]]:
     """Write each part of a batch, between two cuts, with a writer of its own; the blobs that are complete, and whose."""
     for position in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist():
         begin, end = int(cuts[position]), int(cuts[position + 1])

@@ -70,7 +70,7 @@ def packer(
             packed=done,
         )
         for vnode, blob in packed:
-            yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], [VNODE, PAYLOAD])
+            yield pa.record_batch([pa.array([vnode], pa.int32()), blobs.column(blob)], [VNODE, PAYLOAD])
         if reporter is not None and done.rows and (batch := task.batch()) is not None:
             _report(reporter, stored, batch, done)
 
@@ -130,7 +130,7 @@ def batch_operator(plan: Shipped, place: Place, output: str) -> ArrowMap:
             for batch, partial in blobs.read_all(packed):
                 instance.ingest(batch, partial=partial)
             for blob in blobs.write_all(instance.fire(END_OF_TIME)):
-                yield pa.record_batch([pa.array([blob], pa.binary())], [output])
+                yield pa.record_batch([blobs.column(blob)], [output])
 
     run_to_end.__annotations__ = {"groups": Iterator[pa.RecordBatch], "return": Iterator[pa.RecordBatch]}
     return run_to_end
