@@ -27,9 +27,9 @@ PAYS, PAYS_IN_SESSIONS, PAYS_IN_DEDUPLICATION = 0.7, 0.5, 0.9
 """Combining goes on while it leaves at most this share of the rows. Sessions cost more to find than cells, and nothing is
 computed of rows that deduplication leaves out."""
 
-_LEAST_JUDGED, _MOST_KNOWN = 1 << 17, 1 << 19
-"""Deduplication leaves out more rows the longer a task lasts, so it is not judged by fewer. So many keys are known at most:
-a task that comes upon more of them begins anew with none."""
+_LEAST_JUDGED, _MOST_KNOWN = 1 << 17, 1 << 18
+"""Deduplication leaves out more rows the longer a task lasts, so it is not judged by fewer rows than the first. When more
+keys are known than the second, they are forgotten."""
 
 _CELL, _SESSION = "cell", "session"
 _BY_ARRIVAL = frozenset({"first", "last"})
@@ -132,7 +132,7 @@ class FirstRowsOfKeys:
         shares = np.zeros(rows.num_rows, np.int64)
         if len(judged):
             high, low = identities([rows[name] for name in self.plan.identity], rows.num_rows, _SECRET)
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) > _MOST_KNOWN:
                 self._known = KeyIndex()
             _, first = self._known.place_first(high[judged], low[judged])
             first[0] |= not first.any()  # of all keys a row has gone on already, but somebody must stand for these rows

@@ -80,10 +80,10 @@ def pack(
 ) -> Iterator[tuple[int, pa.Buffer]]:
     """Blobs of a task's rows for virtual nodes, each with the id of its own.
 
-    At most a chunk of rows and one unfinished blob per virtual node are in memory. With ``hashed`` Spark's hashes of keys
-    come beside the rows, for state that was begun when keys were identified by those; with ``spread`` windows are shared out
-    in place of keys, of which there are none. Where accesses to state are captured, rows are not combined, and have their
-    number in order of arrival: that within the task, then that of the ``task``.
+    At most a chunk of rows, one unfinished blob per virtual node, and what a combiner keeps are in memory. With ``hashed``
+    Spark's hashes of keys come beside the rows, for state that was begun when keys were identified by those; with ``spread``
+    windows are shared out in place of keys, of which there are none. Where accesses to state are captured, rows are not
+    combined, and have their number in order of arrival: that within the task, then that of the ``task``.
     ``fired_until`` is as in `combiner_of`; what is done is counted in ``packed``.
     """
     size = max(_LEAST_BYTES, min(BLOB_BYTES, _UNFINISHED_BYTES // max(1, len(vnodes))))
