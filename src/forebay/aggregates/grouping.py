@@ -86,6 +86,13 @@ class Groups:
         """Where the positions of each group begin in ``order``."""
         return np.concatenate([[0], self.ends])[:-1]
 
+    @functools.cached_property
+    def numbers(self) -> Integers:
+        """The number of each row's group."""
+        numbers = np.empty(len(self.order), np.int64)
+        numbers[self.order] = np.repeat(np.arange(len(self.ends)), self.ends - self.begins)
+        return numbers
+
     def counts(self, values: pl.Series | None = None) -> pl.Series:
         """How many values of each group are not NULL; without values, how many rows it has."""
         if values is None or not values.null_count():

@@ -12,8 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
+
+from forebay.aggregates.grouping import Groups, Integers
 
 _INVERSE = 2.0 ** -np.arange(65)
+
+_RANK_BITS, _CODE_BITS = 6, 32
 
 
 @dataclass(frozen=True)
@@ -37,42 +42,58 @@ def precision_of(rsd: float) -> int:
     return math.ceil(2.0 * math.log(1.106 / rsd) / math.log(2.0))
 
 
-def codes(hashes: pl.Expr, precision: int) -> pl.Expr:
-    """The code of each hash, NULLs left out."""
-    rest_bits = 64 - precision
-    unsigned = hashes.drop_nulls().reinterpret(signed=False)
-    padded = (unsigned % 2**rest_bits) * 2**precision | 2 ** (precision - 1)
-    rank = padded.bitwise_leading_zeros().cast(pl.UInt32) + 1
-    index: pl.Expr = (unsigned // 2**rest_bits).cast(pl.UInt32)
-    code: pl.Expr = index * 64 + rank
-    return code
+def codes(hashes: pl.Series, precision: int) -> pl.Series:
+    """The code of each hash, NULL where that is NULL.
+
+    Examples
+    --------
+    >>> codes(pl.Series([0b0011 << 60 | 1 << 58, None]), 4).to_list() == [3 * 64 + 2, None]
+    True
+    """
+    unsigned = hashes.fill_null(0).to_numpy().view(np.uint64)
+    rest = unsigned << precision | 1 << (precision - 1)
+    rank = pl.Series(rest).bitwise_leading_zeros().to_numpy() + 1
+    found = (unsigned >> (64 - precision)).astype(np.uint32) * 64 + rank.astype(np.uint32)
+    return pl.Series(found).set(hashes.is_null(), None)
 
 
-def highest(codes: pl.Expr) -> pl.Expr:
-    """The highest code of each register."""
-    ordered = codes.sort()
-    highest: pl.Expr = ordered.filter((ordered // 64).ne_missing((ordered // 64).shift(-1)))
-    return highest
+def states(groups: Groups, codes: pl.Series) -> pl.Series:
+    """The state of each group of rows with codes, of which some may be NULL.
+
+    Examples
+    --------
+    >>> groups, _ = Groups.of(pl.DataFrame({"key": [7, 3, 7, 7]}), ["key"])
+    >>> states(groups, pl.Series([2 * 64 + 1, 5, 64 + 3, 64 + 9], dtype=pl.UInt32)).to_list()
+    [[73, 129], [5]]
+    """
+    numbers = groups.numbers[codes.is_not_null().to_numpy()] if codes.null_count() else groups.numbers
+    return _highest(numbers, codes.drop_nulls(), len(groups.ends))
+
+
+def merged(groups: Groups, states: pl.Series) -> pl.Series:
+    """States merged by group."""
+    sizes = states.list.len().fill_null(0).to_numpy()
+    flat = states.explode(empty_as_null=False, keep_nulls=False)
+    return _highest(np.repeat(groups.numbers, sizes), flat, len(groups.ends))
+
+
+def _highest(groups: Integers, codes: pl.Series, count: int) -> pl.Series:
+    """The highest code of each register in each of some groups, in order of the registers."""
+    ordered = np.sort(groups << _CODE_BITS | codes.to_numpy())
+    last = np.diff(ordered >> _RANK_BITS, append=-1) != 0
+    found = ordered[last]
+    ends = np.cumsum(np.bincount(found >> _CODE_BITS, minlength=count))
+    flat = pa.array(found.astype(np.uint32))
+    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends])), flat))
 
 
 def estimate(states: pl.Series, precision: int, tables: Tables) -> npt.NDArray[np.int64]:
     """The number of distinct values that each state (a list of codes) has seen."""
     registers = 1 << precision
-    results = np.empty(len(states), np.int64)
-    step = max(1, (1 << 20) // registers)  # a few MB of dense registers at a time
-    for begin in range(0, len(states), step):
-        part = states.slice(begin, step)
-        dense = np.zeros((len(part), registers), np.uint8)
-        flat = part.explode(empty_as_null=False, keep_nulls=False).to_numpy()
-        rows = np.repeat(np.arange(len(part)), part.list.len().fill_null(0).to_numpy())
-        np.maximum.at(dense, (rows, flat >> 6), (flat & 63).astype(np.uint8))
-        results[begin : begin + len(part)] = _estimate(dense, registers, tables)
-    return results
-
-
-def _estimate(dense: npt.NDArray[np.uint8], registers: int, tables: Tables) -> npt.NDArray[np.int64]:
-    inverse = _INVERSE[dense].sum(axis=1)
-    zeros = (dense == 0).sum(axis=1)
+    sizes = states.list.len().fill_null(0).to_numpy().astype(np.int64)
+    ranks = states.explode(empty_as_null=False, keep_nulls=False).to_numpy() & 63
+    owners, zeros = np.repeat(np.arange(len(states)), sizes), registers - sizes
+    inverse = zeros + np.bincount(owners, _INVERSE[ranks], len(states))
     raw = _alpha(registers) * registers * registers / inverse
     linear = registers * np.log(registers / np.maximum(zeros, 1))
     small = (zeros > 0) & ((linear <= tables.threshold) | (raw <= 2.5 * registers))

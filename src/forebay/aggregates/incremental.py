@@ -325,12 +325,12 @@ def _sketch_name(aggregate: BoundAggregate) -> str:
 
 
 def _sketch(aggregate: BoundAggregate) -> Parts:
-    codes = hyperloglog.codes(pl.col(_column(aggregate)), aggregate.options["precision"])
-    return {
-        _sketch_name(aggregate): Part(
-            hyperloglog.highest(codes), lambda part: hyperloglog.highest(part.list.explode().drop_nulls())
-        )
-    }
+    loop = partial(_states, aggregate.options["precision"])
+    return {_sketch_name(aggregate): Part(loop=loop, merge_loop=hyperloglog.merged, columns=(_column(aggregate),))}
+
+
+def _states(precision: int, groups: Groups, hashes: pl.Series) -> pl.Series:
+    return hyperloglog.states(groups, hyperloglog.codes(hashes, precision))
 
 
 def _sketch_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from forebay.aggregates import frequent, hll_sketch, hyperloglog, kll, percentages
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
+from forebay.aggregates.grouping import Groups
 from forebay.aggregates.incremental import number_of
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow, unsigned
 from forebay.aggregates.percentages import Mask, percentages_of, result_bytes
@@ -30,20 +31,13 @@ def _values(aggregate: BoundAggregate) -> pl.Expr:
     return pl.col(aggregate.inputs[0]).drop_nulls()
 
 
-def _each(aggregate: BoundAggregate, of: Callable[[pl.Series], pl.Series], kind: pl.DataType) -> pl.Expr:
-    """What a function of all values, which is one of each of them, gives of those that are not NULL.
-
-    polars calls it once for a column, and not for each group, if it is said to be of each value and takes NULLs.
-    """
-
-    def also_of_nulls(values: pl.Series) -> pl.Series:
-        if not values.null_count():
-            return of(values)
-        there = values.is_not_null().to_numpy()
-        places = pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None)
-        return of(values.drop_nulls()).gather(places)
-
-    return pl.col(aggregate.inputs[0]).map_batches(also_of_nulls, kind, is_elementwise=True).drop_nulls()
+def _each(of: Callable[[pl.Series], pl.Series], values: pl.Series) -> pl.Series:
+    """What a function of values that are not NULL, which is one of each of them, gives of all values."""
+    if not values.null_count():
+        return of(values)
+    there = values.is_not_null().to_numpy()
+    places = pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None)
+    return of(values.drop_nulls()).gather(places)
 
 
 def joined(lists: pl.Expr) -> pl.Expr:
@@ -137,9 +131,12 @@ def _hll_name(aggregate: BoundAggregate) -> str:
 
 
 def _hll(aggregate: BoundAggregate) -> Parts:
-    codes = partial(hll_sketch.codes, lg_k=aggregate.options["lgConfigK"])
-    coded = _each(aggregate, codes, pl.UInt32())
-    return {_hll_name(aggregate): Part(hyperloglog.highest(coded), lambda part: hyperloglog.highest(joined(part)))}
+    loop = partial(_states, partial(hll_sketch.codes, lg_k=aggregate.options["lgConfigK"]))
+    return {_hll_name(aggregate): Part(loop=loop, merge_loop=hyperloglog.merged, columns=(aggregate.inputs[0],))}
+
+
+def _states(codes: Callable[[pl.Series], pl.Series], groups: Groups, values: pl.Series) -> pl.Series:
+    return hyperloglog.states(groups, _each(codes, values))
 
 
 def _hll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -182,7 +179,9 @@ def _cells_name(aggregate: BoundAggregate) -> str:
 
 
 def _cells(aggregate: BoundAggregate) -> Parts:
-    cells = _each(aggregate, _table(aggregate).cells, pl.List(pl.UInt32))
+    # polars calls it once for a column, and not for each group, if it is said to be of each value and takes NULLs
+    of_each = partial(_each, _table(aggregate).cells)
+    cells = pl.col(aggregate.inputs[0]).map_batches(of_each, pl.List(pl.UInt32), is_elementwise=True).drop_nulls()
     return {
         _cells_name(aggregate): Part(
             frequent.counts(joined(cells)), lambda part: of_all(joined(part), frequent.merged, _COUNTED)
