@@ -297,3 +297,11 @@ def test_an_empty_text_is_no_value_of_a_hyperloglog_and_leaves_others_where_they
     column = Aggregation(("k",), (hll,)).partial(rows).sort("k")["x.coupons12"].to_list()
     code = {text: hll_sketch.codes(pl.Series([text]).cast(kind), 12)[0] for text in "abc"}
     assert [{*each} for each in column] == [{code["a"], code["b"]}, {code["a"]}, set(), {code["c"]}]
+
+
+@pytest.mark.parametrize("values", [["a", None, "b"], ["a", "b"], [None]])
+def test_sketches_without_values_are_short_and_in_place(values):
+    hll = Aggregation(("k",), (bound("hll_sketch_agg", pa.string(), pa.binary(), lgConfigK=4),))
+    rows = pl.DataFrame({"k": range(len(values)), "x": pl.Series(values, dtype=pl.String)})
+    (found,) = hll.finish(hll.partial(rows))
+    assert [len(sketch) for sketch in found.to_pylist()] == [8 if value is None else 40 + 16 for value in values]

@@ -9,9 +9,13 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
 from forebay.aggregates.murmur import coupons, each
+
+Codes = npt.NDArray[np.uint32]
 
 _SEED = 9001
 _FAMILY = 7
@@ -30,18 +34,31 @@ def codes(values: pl.Series, lg_k: int) -> pl.Series:
     return coded
 
 
-def serialized(states: pl.Series, lg_k: int) -> list[bytes]:
+def serialized(states: pl.Series, lg_k: int) -> pa.Array:
     """Sketches with a byte for each register, in the format of DataSketches."""
-    return [_bytes(codes.to_numpy(), lg_k) for codes in states]
+    empty = struct.pack("<BBBBBBBB", 2, 1, _FAMILY, lg_k, 3, _EMPTY | _COMPACT, 0, _LIST_MODE | _EIGHT_BITS)
+    sizes = states.list.len().to_numpy()
+    there = sizes > 0
+    codes = states.explode(empty_as_null=False, keep_nulls=False).to_numpy()
+    count = int(there.sum())
+    found = _dense(codes, np.repeat(np.arange(count), sizes[there]), count, lg_k)
+    if there.all():
+        return found
+    return pa.concat_arrays([found, pa.array([empty])]).take(pa.array(np.where(there, np.cumsum(there) - 1, count)))
 
 
-def _bytes(codes: np.ndarray[tuple[int], np.dtype[np.uint32]], lg_k: int) -> bytes:
-    if not len(codes):
-        return struct.pack("<BBBBBBBB", 2, 1, _FAMILY, lg_k, 3, _EMPTY | _COMPACT, 0, _LIST_MODE | _EIGHT_BITS)
-    registers = np.zeros(1 << lg_k, np.uint8)
-    registers[codes >> 6] = codes & 63
-    inverse = 2.0 ** -registers.astype(np.float64)
-    low = registers < _BELOW
+def _dense(codes: Codes, owners: npt.NDArray[np.int64], count: int, lg_k: int) -> pa.Array:
+    """So many sketches, of codes of which each has an owner."""
     head = struct.pack("<BBBBBBBB", 10, 1, _FAMILY, lg_k, 0, _OUT_OF_ORDER, 0, _HLL_MODE | _EIGHT_BITS)
-    sums = struct.pack("<dddii", 0.0, inverse[low].sum(), inverse[~low].sum(), int((registers == 0).sum()), 0)
-    return head + sums + registers.tobytes()
+    sums = [("all", "<f8"), ("low", "<f8"), ("high", "<f8"), ("zeros", "<i4"), ("rest", "<i4")]
+    sketches = np.zeros(count, np.dtype([("head", np.uint8, 8), *sums, ("registers", np.uint8, 1 << lg_k)]))
+    ranks = codes & 63
+    low, inverse = ranks < _BELOW, 2.0 ** -ranks.astype(np.float64)
+    zeros = (1 << lg_k) - np.bincount(owners, minlength=count)
+    sketches["head"] = np.frombuffer(head, np.uint8)
+    sketches["low"] = zeros + np.bincount(owners[low], inverse[low], count)
+    sketches["high"] = np.bincount(owners[~low], inverse[~low], count)
+    sketches["zeros"] = zeros
+    sketches["registers"][owners, codes >> 6] = ranks
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(sketches.itemsize)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(sketches.view(np.uint8))])

@@ -140,7 +140,7 @@ def _states(codes: Callable[[pl.Series], pl.Series], groups: Groups, values: pl.
 
 
 def _hll_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    return pa.array(hll_sketch.serialized(partials[_hll_name(aggregate)], aggregate.options["lgConfigK"]), aggregate.result)
+    return hll_sketch.serialized(partials[_hll_name(aggregate)], aggregate.options["lgConfigK"])
 
 
 # the most frequent values ----------------------------------------------------------------------------------------------
