@@ -8,15 +8,20 @@ level. Which half goes is drawn from the values themselves, so that a task that 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
-from forebay.compiling import compiled
+from forebay import arrow
+from forebay.aggregates.grouping import Groups, arranged
+from forebay.compiling import compiled, read_only
 
 VALUE, LEVEL = "value", "level"
 
+Values = npt.NDArray[np.generic]
 Levels = npt.NDArray[np.uint8]
 Ends = npt.NDArray[np.int64]
 
@@ -40,29 +45,40 @@ def k_of(accuracy: float) -> int:
     return int(np.clip(np.ceil((2.296 * accuracy) ** (1 / 0.9723)), _LEAST, 65_535))
 
 
-def compress(sketches: pl.Series, k: int) -> pl.Series:
-    """Sketches with at most as many items as ``k`` gives them room for.
+def states(k: int, groups: Groups, values: pl.Series) -> pl.Series:
+    """The sketch of size ``k`` of the values of each group that are not NULL: a list of structs of `VALUE` and `LEVEL`.
 
-    Parameters
-    ----------
-    sketches : polars.Series
-        Lists of structs of `VALUE` and `LEVEL`, of any length.
-    k : int
-        The size of the sketches.
+    Examples
+    --------
+    >>> groups, _ = Groups.of(pl.DataFrame({"key": [7, 3, 7]}), ["key"])
+    >>> states(8, groups, pl.Series([0.5, None, 0.25])).to_list()
+    [[{'value': 0.25, 'level': 0}, {'value': 0.5, 'level': 0}], []]
     """
+    lists = arrow.of(groups.lists(values))
+    numbers = lists.values.to_numpy()
+    return _compressed(k, numbers, np.zeros(len(numbers), np.uint8), lists.offsets.to_numpy()[1:])
+
+
+def merged(k: int, groups: Groups, sketches: pl.Series) -> pl.Series:
+    """Sketches of that size merged by group."""
     values, levels, ends = _flat(sketches)
-    kept = np.empty_like(values)
-    kept_levels = np.empty_like(levels)
-    kept_ends = np.empty_like(ends)
-    total = _compress(values, levels, ends, k, kept, kept_levels, kept_ends)
-    items = pl.DataFrame({VALUE: kept[:total], LEVEL: kept_levels[:total]}).to_struct()
-    return _lists(items, kept_ends, sketches.name)
+    owners = np.repeat(groups.numbers.astype(np.int32), np.diff(ends, prepend=0))
+    order, ends = arranged(owners, len(groups.ends))
+    return _compressed(k, values[order], levels[order], ends)
+
+
+def _compressed(k: int, values: Values, levels: Levels, ends: Ends) -> pl.Series:
+    """Sketches with at most as many items as they have room for."""
+    kept, kept_levels, kept_ends = np.empty_like(values), np.empty_like(levels), np.empty_like(ends)
+    total = _compress(*map(read_only, (values, levels, ends)), k, kept, kept_levels, kept_ends)
+    items = pa.StructArray.from_arrays([pa.array(kept[:total]), pa.array(kept_levels[:total])], [VALUE, LEVEL])
+    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], kept_ends])), items))
 
 
 def quantiles(sketches: pl.Series, ranks: list[float]) -> npt.NDArray[np.float64]:
     """A row for each sketch: of each rank the least value that so large a share of the values is not above; 0 if empty."""
     values, levels, ends = _flat(sketches)
-    found = np.zeros((len(ends), len(ranks)), values.dtype)
+    found: npt.NDArray[Any] = np.zeros((len(ends), len(ranks)), values.dtype)
     _quantiles(values, levels, ends, np.array(ranks, np.float64), found)
     return found
 
@@ -78,7 +94,7 @@ def serialized(sketches: pl.Series, least: pl.Series, most: pl.Series, k: int) -
     ]
 
 
-def _bytes(values: npt.NDArray[np.generic], levels: Levels, k: int, extremes: tuple[np.generic, np.generic]) -> bytes:
+def _bytes(values: Values, levels: Levels, k: int, extremes: tuple[np.generic, np.generic]) -> bytes:
     if not len(values):
         return struct.pack("<BBBBHBB", 2, 1, _FAMILY, _EMPTY, k, _LEAST, 0)
     if len(values) == 1 and levels[0] == 0:
@@ -92,20 +108,10 @@ def _bytes(values: npt.NDArray[np.generic], levels: Levels, k: int, extremes: tu
     return b"".join([head, begins.astype("<i4").tobytes(), pair.tobytes(), values.tobytes()])
 
 
-def _flat(sketches: pl.Series) -> tuple[npt.NDArray[np.generic], Levels, Ends]:
+def _flat(sketches: pl.Series) -> tuple[Values, Levels, Ends]:
     items = sketches.explode(empty_as_null=False, keep_nulls=False).struct
     ends = np.cumsum(sketches.list.len().fill_null(0).to_numpy().astype(np.int64))
     return items.field(VALUE).to_numpy(), items.field(LEVEL).to_numpy(), ends
-
-
-def _lists(items: pl.Series, ends: Ends, name: str) -> pl.Series:
-    """A Series of lists of items, given where each list ends."""
-    rows = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    lists = pl.DataFrame({"row": rows, name: items}).group_by("row", maintain_order=True).agg(name)
-    if lists.height == len(ends):
-        return lists[name]
-    all_rows = pl.DataFrame({"row": np.arange(len(ends))})
-    return all_rows.join(lists, on="row", how="left", maintain_order="left")[name].fill_null([])
 
 
 @compiled
@@ -138,9 +144,17 @@ def _drawn(values):
 @compiled
 def _compress(values, levels, ends, k, kept, kept_levels, kept_ends):
     begin = written = 0
+    room = _room(k, 1)
     for sketch in range(len(ends)):
-        items, item_levels = values[begin : ends[sketch]].copy(), levels[begin : ends[sketch]].copy()
+        items, item_levels = values[begin : ends[sketch]], levels[begin : ends[sketch]]
         begin = ends[sketch]
+        if len(items) <= room and not np.any(item_levels):
+            kept[written : written + len(items)] = items
+            kept_levels[written : written + len(items)] = 0
+            kept[written : written + len(items)].sort()
+            written += len(items)
+            kept_ends[sketch] = written
+            continue
         while True:
             number = 1
             for level in item_levels:

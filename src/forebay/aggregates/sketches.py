@@ -17,7 +17,7 @@ from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.count_min import Table
 from forebay.aggregates.grouping import Groups
 from forebay.aggregates.incremental import number_of
-from forebay.aggregates.parts import Function, Part, Parts, to_arrow, unsigned
+from forebay.aggregates.parts import Function, Loop, Part, Parts, to_arrow, unsigned
 from forebay.aggregates.percentages import Mask, percentages_of, result_bytes
 
 _COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
@@ -25,10 +25,6 @@ _COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64
 
 def _name(aggregate: BoundAggregate, what: str) -> str:
     return f"{aggregate.inputs[0]}.{what}"
-
-
-def _values(aggregate: BoundAggregate) -> pl.Expr:
-    return pl.col(aggregate.inputs[0]).drop_nulls()
 
 
 def _each(of: Callable[[pl.Series], pl.Series], values: pl.Series) -> pl.Series:
@@ -55,19 +51,20 @@ def of_all(items: pl.Expr, function: Callable[[pl.Series], pl.Series], dtype: pl
 
 def _kll(aggregate: BoundAggregate) -> Parts:
     """The sketch, and the least and largest value, which it may have lost. NaN is no value, as in DataSketches."""
-    k = aggregate.options["k"]
-    floating = pa.types.is_floating(aggregate.input_types[0])
-    values = _values(aggregate).filter(_values(aggregate).is_not_nan()) if floating else _values(aggregate)
-    dtype = pl.List(pl.Struct({kll.VALUE: pl.Float64() if floating else pl.Int64(), kll.LEVEL: pl.UInt8()}))
-    compress = partial(kll.compress, k=k)
-    items = pl.struct(values.alias(kll.VALUE), pl.lit(0, pl.UInt8).alias(kll.LEVEL))
-    return {
-        _name(aggregate, f"kll{k}"): Part(
-            of_all(items, compress, dtype), lambda part: of_all(joined(part), compress, dtype)
-        ),
-        _name(aggregate, f"kll{k}_least"): Part(values.min(), pl.Expr.min),
-        _name(aggregate, f"kll{k}_most"): Part(values.max(), pl.Expr.max),
+    k, column = aggregate.options["k"], aggregate.inputs[:1]
+    loops: dict[str, tuple[Loop, Loop]] = {
+        "": (partial(kll.states, k), partial(kll.merged, k)),
+        "_least": (Groups.least, Groups.least),
+        "_most": (Groups.most, Groups.most),
     }
+    return {
+        _name(aggregate, f"kll{k}{what}"): Part(loop=partial(_of_numbers, loop), merge_loop=merge_loop, columns=column)
+        for what, (loop, merge_loop) in loops.items()
+    }
+
+
+def _of_numbers(loop: Loop, groups: Groups, values: pl.Series) -> pl.Series:
+    return loop(groups, values.fill_nan(None) if values.dtype.is_float() else values)
 
 
 def earlier_name(name: str, stored: Sequence[str]) -> str:
