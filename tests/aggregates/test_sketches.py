@@ -15,6 +15,7 @@ from forebay.aggregates import frequent, hll_sketch, kll
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, BoundAggregate
 from forebay.aggregates.count_min import Table
+from forebay.aggregates.grouping import Groups
 from forebay.aggregates.hyperloglog import Tables
 from forebay.engine.stored_form import StoredForm
 from forebay.errors import InvalidArgument
@@ -137,8 +138,9 @@ def test_zeros_are_one_frequent_value():
 
 
 def test_values_of_any_kind_are_counted_with_null_and_nan():
-    values = pl.DataFrame({"x": [None, float("nan"), 1.5, None, float("nan"), None]})
-    (counts,) = frequent.merged(values.select(frequent.counts(pl.col("x")).implode()).to_series(), 3).to_list()
+    values = pl.Series([None, float("nan"), 1.5, None, float("nan"), None])
+    groups, _ = Groups.of(values.to_frame(), ())
+    (counts,) = frequent.states(groups, values, 3).to_list()
     assert [(str(entry["item"]), entry["count"]) for entry in counts] == [("None", 3), ("nan", 2), ("1.5", 1)]
 
 

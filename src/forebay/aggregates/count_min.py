@@ -55,8 +55,8 @@ class Table:
         """The bytes of a sketch's counts."""
         return 8 * self.depth * self.width
 
-    def cells(self, values: pl.Series) -> pl.Series:
-        """The cells of each value, numbered row by row, as a list."""
+    def cells(self, values: pl.Series) -> npt.NDArray[np.uint32]:
+        """The cells of each value, numbered row by row: as many as the table has rows."""
         if values.dtype in (pl.String, pl.Binary):
             data, bounds = buffers_of(values)
             first, second = (np.empty(len(values), np.int32) for _ in range(2))
@@ -69,7 +69,7 @@ class Table:
             hashed = (hashed + (hashed >> 32)) & _PRIME
             columns = hashed % self.width
         found = columns.astype(np.int64) + np.arange(self.depth) * self.width
-        return pl.Series(values.name, found.astype(np.uint32), pl.Array(pl.UInt32, self.depth)).arr.to_list()
+        return found.astype(np.uint32)
 
     @property
     def _factors(self) -> npt.NDArray[np.int64]:

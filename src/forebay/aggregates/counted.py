@@ -13,10 +13,10 @@ import pyarrow as pa
 from forebay.aggregates import frequent
 from forebay.aggregates.bound import BoundAggregate
 from forebay.aggregates.frequent import COUNT, ITEM, PLACE
+from forebay.aggregates.grouping import Groups
 from forebay.aggregates.holistic import percentiles
 from forebay.aggregates.parts import Function, Part, Parts, to_arrow, with_one_zero
 from forebay.aggregates.percentages import result_bytes
-from forebay.aggregates.sketches import joined, of_all
 from forebay.aggregates.sorting import interpolated_counts
 
 
@@ -25,10 +25,12 @@ def _name(aggregate: BoundAggregate) -> str:
 
 
 def _counts(aggregate: BoundAggregate) -> Parts:
-    item = pl.Series(pa.nulls(0, aggregate.input_types[0]))
-    dtype = pl.List(pl.Struct({ITEM: item.dtype, COUNT: pl.Int64}))
-    counts = frequent.counts(pl.col(aggregate.inputs[0]).drop_nulls())
-    return {_name(aggregate): Part(counts, lambda part: of_all(joined(part), frequent.merged, dtype))}
+    return {_name(aggregate): Part(loop=_states, merge_loop=frequent.merged, columns=aggregate.inputs[:1])}
+
+
+def _states(groups: Groups, values: pl.Series) -> pl.Series:
+    """Counts of the values that are not NULL."""
+    return frequent.counted(groups.numbers[values.is_not_null().to_numpy()], values.drop_nulls(), len(groups))
 
 
 def _percentile_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:

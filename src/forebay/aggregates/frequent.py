@@ -7,7 +7,12 @@ too large, and too small by at most the number of rows over m + 1.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
+
+from forebay import arrow
+from forebay.aggregates.grouping import Groups, Integers, arranged
 
 ITEM, COUNT = "item", "count"
 
@@ -15,10 +20,58 @@ PLACE = "place"
 """The place of a list among others, where their values are one column."""
 
 
-def counts(values: pl.Expr) -> pl.Expr:
-    """How often each value occurs, in order of arrival: an expression over a group."""
-    items = values.unique(maintain_order=True)
-    return pl.struct(items.alias(ITEM), values.unique_counts().cast(pl.Int64).alias(COUNT))
+def states(groups: Groups, values: pl.Series, most: int | None = None) -> pl.Series:
+    """How often each value occurs in each group: lists of structs of `ITEM` and `COUNT`.
+
+    They are in order of arrival. With ``most`` there are so many at most, in order of their counts, the largest first.
+
+    Examples
+    --------
+    >>> groups, _ = Groups.of(pl.DataFrame({"key": [7, 3, 7, 7, 7]}), ["key"])
+    >>> values = pl.Series(["a", "b", "c", "a", "a"])
+    >>> states(groups, values).to_list()
+    [[{'item': 'a', 'count': 3}, {'item': 'c', 'count': 1}], [{'item': 'b', 'count': 1}]]
+    >>> states(groups, values, most=1).to_list()
+    [[{'item': 'a', 'count': 2}], [{'item': 'b', 'count': 1}]]
+    """
+    return counted(groups.numbers, values, len(groups), most)
+
+
+def merged(groups: Groups, lists: pl.Series, most: int | None = None) -> pl.Series:
+    """Such lists merged by group."""
+    flat = exploded(lists)
+    return counted(groups.numbers[flat[PLACE].to_numpy()], flat[ITEM], len(groups), most, flat[COUNT])
+
+
+def counted(
+    owners: Integers, items: pl.Series, count: int, most: int | None = None, counts: pl.Series | None = None
+) -> pl.Series:
+    """What `states` gives, of values of so many owners; with ``counts`` each of them stands for so many."""
+    flat = pl.DataFrame({PLACE: owners, ITEM: items, COUNT: np.ones(len(owners), np.int64) if counts is None else counts})
+    same, columns = Groups.of(flat, (PLACE, ITEM))
+    found = pl.DataFrame(columns | {COUNT: same.sums(flat[COUNT])})
+    if most is not None:
+        found = _most_frequent(found, count, most)
+    order, ends = arranged(found[PLACE].to_numpy().astype(np.int32), count)
+    return _lists(found[order], ends)
+
+
+def _most_frequent(found: pl.DataFrame, count: int, most: int) -> pl.DataFrame:
+    """The values that have a count when that of the one at place ``most`` + 1 is taken from those of all in their list."""
+    places, counts = found[PLACE].to_numpy(), found[COUNT].to_numpy()
+    order = np.lexsort((-counts, places))
+    counts, sizes = counts[order], np.bincount(places, minlength=count)
+    begins = np.cumsum(sizes) - sizes
+    larger = sizes > most
+    beyond = np.zeros(count, np.int64)
+    beyond[larger] = counts[begins[larger] + most]
+    left = counts - np.repeat(beyond, sizes)
+    return found[order].with_columns(pl.Series(COUNT, left)).filter(pl.Series(left > 0))
+
+
+def _lists(items: pl.DataFrame, ends: Integers) -> pl.Series:
+    structs = pa.StructArray.from_arrays([arrow.of(items[name]) for name in (ITEM, COUNT)], [ITEM, COUNT])
+    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends])), structs))
 
 
 def exploded(lists: pl.Series) -> pl.DataFrame:
@@ -31,27 +84,3 @@ def exploded(lists: pl.Series) -> pl.DataFrame:
     """
     flat = pl.DataFrame({PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True), "all": lists})
     return flat.filter(pl.col("all").list.len() > 0).explode("all").unnest("all")
-
-
-def merged(lists: pl.Series, most: int | None = None) -> pl.Series:
-    """Lists of values with their counts, in which each value is there once, and at most ``most`` of them.
-
-    They are in order of arrival; with ``most`` in order of their counts, the largest first.
-
-    Examples
-    --------
-    >>> twice = [{"item": "a", "count": 1}, {"item": "b", "count": 5}, {"item": "a", "count": 2}]
-    >>> merged(pl.Series([twice])).to_list()
-    [[{'item': 'a', 'count': 3}, {'item': 'b', 'count': 5}]]
-    >>> merged(pl.Series([twice]), most=1).to_list()
-    [[{'item': 'b', 'count': 2}]]
-    """
-    flat = exploded(lists).group_by(PLACE, ITEM, maintain_order=True).agg(pl.col(COUNT).sum())
-    if most is not None:
-        flat = flat.sort(PLACE, COUNT, descending=[False, True], maintain_order=True)
-        beyond = pl.col(COUNT).get(most, null_on_oob=True).fill_null(0)
-        flat = flat.with_columns((pl.col(COUNT) - beyond).over(PLACE)).filter(pl.col(COUNT) > 0)
-    lists_of_all = flat.group_by(PLACE, maintain_order=True).agg(pl.struct(ITEM, COUNT).alias("all"))
-    rows = pl.DataFrame({PLACE: pl.int_range(len(lists), dtype=pl.Int64, eager=True)})
-    found = rows.join(lists_of_all, on=PLACE, how="left", maintain_order="left")["all"]
-    return found.fill_null([]).alias(lists.name)

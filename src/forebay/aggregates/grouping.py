@@ -30,7 +30,7 @@ _DENSE = 4
 _SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
 """Keys come from outside: without these, whoever chooses them could choose such as have one place in the table."""
 
-_PLACE, _NO_KEY = "place", "no key"
+_PLACE, _NO_KEY = "place of the row", "no key"
 """Columns beside those of the rows, which have no such names."""
 
 _NONE: Mapping[str, pl.Expr] = {}
@@ -81,6 +81,9 @@ class Groups:
         groups = cls(read_only(lists.values.to_numpy()), read_only(lists.offsets.to_numpy()[1:]))
         return groups, {name: found[name] for name in (*by, *expressions)}
 
+    def __len__(self) -> int:
+        return len(self.ends)
+
     @functools.cached_property
     def begins(self) -> Integers:
         """Where the positions of each group begin in ``order``."""
@@ -90,7 +93,7 @@ class Groups:
     def numbers(self) -> Integers:
         """The number of each row's group."""
         numbers = np.empty(len(self.order), np.int64)
-        numbers[self.order] = np.repeat(np.arange(len(self.ends)), self.ends - self.begins)
+        numbers[self.order] = np.repeat(np.arange(len(self)), self.ends - self.begins)
         return numbers
 
     def counts(self, values: pl.Series | None = None) -> pl.Series:

@@ -67,14 +67,14 @@ def states(groups: Groups, codes: pl.Series) -> pl.Series:
     [[73, 129], [5]]
     """
     numbers = groups.numbers[codes.is_not_null().to_numpy()] if codes.null_count() else groups.numbers
-    return _highest(numbers, codes.drop_nulls(), len(groups.ends))
+    return _highest(numbers, codes.drop_nulls(), len(groups))
 
 
 def merged(groups: Groups, states: pl.Series) -> pl.Series:
     """States merged by group."""
     sizes = states.list.len().fill_null(0).to_numpy()
     flat = states.explode(empty_as_null=False, keep_nulls=False)
-    return _highest(np.repeat(groups.numbers, sizes), flat, len(groups.ends))
+    return _highest(np.repeat(groups.numbers, sizes), flat, len(groups))
 
 
 def _highest(groups: Integers, codes: pl.Series, count: int) -> pl.Series:

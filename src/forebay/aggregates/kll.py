@@ -63,7 +63,7 @@ def merged(k: int, groups: Groups, sketches: pl.Series) -> pl.Series:
     """Sketches of that size merged by group."""
     values, levels, ends = _flat(sketches)
     owners = np.repeat(groups.numbers.astype(np.int32), np.diff(ends, prepend=0))
-    order, ends = arranged(owners, len(groups.ends))
+    order, ends = arranged(owners, len(groups))
     return _compressed(k, values[order], levels[order], ends)
 
 

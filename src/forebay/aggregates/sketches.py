@@ -20,8 +20,6 @@ from forebay.aggregates.incremental import number_of
 from forebay.aggregates.parts import Function, Loop, Part, Parts, to_arrow, unsigned
 from forebay.aggregates.percentages import Mask, percentages_of, result_bytes
 
-_COUNTED = pl.List(pl.Struct({frequent.ITEM: pl.UInt32, frequent.COUNT: pl.Int64}))
-
 
 def _name(aggregate: BoundAggregate, what: str) -> str:
     return f"{aggregate.inputs[0]}.{what}"
@@ -34,16 +32,6 @@ def _each(of: Callable[[pl.Series], pl.Series], values: pl.Series) -> pl.Series:
     there = values.is_not_null().to_numpy()
     places = pl.Series(np.cumsum(there) - 1).set(pl.Series(~there), None)
     return of(values.drop_nulls()).gather(places)
-
-
-def joined(lists: pl.Expr) -> pl.Expr:
-    """The elements of all lists of a group."""
-    return lists.list.explode(empty_as_null=False, keep_nulls=False)
-
-
-def of_all(items: pl.Expr, function: Callable[[pl.Series], pl.Series], dtype: pl.DataType) -> pl.Expr:
-    """A function of the items of each group, called once for many groups."""
-    return items.implode().map_batches(function, dtype, is_elementwise=True, returns_scalar=True)
 
 
 # KLL -------------------------------------------------------------------------------------------------------------------
@@ -148,11 +136,10 @@ def _top_name(aggregate: BoundAggregate) -> str:
 
 
 def _top(aggregate: BoundAggregate) -> Parts:
-    kept = partial(frequent.merged, most=aggregate.options["maxItemsTracked"])
-    item = pl.Series(pa.nulls(0, aggregate.input_types[0]))
-    dtype = pl.List(pl.Struct({frequent.ITEM: item.dtype, frequent.COUNT: pl.Int64}))
-    counts = frequent.counts(pl.col(aggregate.inputs[0]))
-    return {_top_name(aggregate): Part(of_all(counts, kept, dtype), lambda part: of_all(joined(part), kept, dtype))}
+    loop, merge_loop = (
+        partial(function, most=aggregate.options["maxItemsTracked"]) for function in (frequent.states, frequent.merged)
+    )
+    return {_top_name(aggregate): Part(loop=loop, merge_loop=merge_loop, columns=aggregate.inputs[:1])}
 
 
 def _top_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
@@ -176,17 +163,18 @@ def _cells_name(aggregate: BoundAggregate) -> str:
 
 
 def _cells(aggregate: BoundAggregate) -> Parts:
-    # polars calls it once for a column, and not for each group, if it is said to be of each value and takes NULLs
-    of_each = partial(_each, _table(aggregate).cells)
-    cells = pl.col(aggregate.inputs[0]).map_batches(of_each, pl.List(pl.UInt32), is_elementwise=True).drop_nulls()
+    loop = partial(_counted_cells, _table(aggregate))
     return {
-        _cells_name(aggregate): Part(
-            frequent.counts(joined(cells)), lambda part: of_all(joined(part), frequent.merged, _COUNTED)
-        ),
+        _cells_name(aggregate): Part(loop=loop, merge_loop=frequent.merged, columns=aggregate.inputs[:1]),
         # Cells say how many values there were. But an earlier release has stored this, and a count of the column that is
         # added would have the values of then and none of those since.
         _name(aggregate, "count"): number_of(aggregate.inputs[0]),
     }
+
+
+def _counted_cells(table: Table, groups: Groups, values: pl.Series) -> pl.Series:
+    owners = np.repeat(groups.numbers[values.is_not_null().to_numpy()], table.depth)
+    return frequent.counted(owners, pl.Series(table.cells(values.drop_nulls()).reshape(-1)), len(groups))
 
 
 def _cells_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
