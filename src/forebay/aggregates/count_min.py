@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+import pyarrow as pa
 
-from forebay.aggregates.frequent import COUNT, ITEM
+from forebay import arrow
+from forebay.aggregates.frequent import COUNT, ITEM, PLACE, exploded
 from forebay.aggregates.murmur import buffers_of, murmur32
 
 _PRIME = (1 << 31) - 1
@@ -83,13 +85,17 @@ class Table:
                 found.append(drawn)
         return np.array(found, np.int64)
 
-    def serialized(self, sketches: pl.Series) -> list[bytes]:
+    def serialized(self, sketches: pl.Series) -> pa.Array:
         """Sketches in Spark's format. A value is counted once in each row of the table: one row says how many."""
         head = np.array([self.depth, self.width], ">i4").tobytes() + self._factors.astype(">i8").tobytes()
-        found = []
-        for cells in sketches:
-            table = np.zeros(self.depth * self.width, ">i8")
-            table[cells.struct.field(ITEM).to_numpy()] = cells.struct.field(COUNT).to_numpy()
-            total = table[: self.width].sum(keepdims=True).astype(">i8")
-            found.append(np.array([_VERSION], ">i4").tobytes() + total.tobytes() + head + table.tobytes())
-        return found
+        kind = [
+            ("version", ">i4"),
+            ("total", ">i8"),
+            ("head", np.uint8, len(head)),
+            ("cells", ">i8", self.depth * self.width),
+        ]
+        found, cells = np.zeros(len(sketches), np.dtype(kind)), exploded(sketches)
+        found["version"], found["head"] = _VERSION, np.frombuffer(head, np.uint8)
+        found["cells"][cells[PLACE].to_numpy(), cells[ITEM].to_numpy()] = cells[COUNT].to_numpy()
+        found["total"] = found["cells"][:, : self.width].sum(axis=1)
+        return arrow.binaries(found)

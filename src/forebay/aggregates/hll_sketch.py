@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.murmur import coupons, each
 
 Codes = npt.NDArray[np.uint32]
@@ -60,5 +61,4 @@ def _dense(codes: Codes, owners: npt.NDArray[np.int64], count: int, lg_k: int) -
     sketches["high"] = np.bincount(owners[~low], inverse[~low], count)
     sketches["zeros"] = zeros
     sketches["registers"][owners, codes >> 6] = ranks
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(sketches.itemsize)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(sketches.view(np.uint8))])
+    return arrow.binaries(sketches)

@@ -178,7 +178,7 @@ def _counted_cells(table: Table, groups: Groups, values: pl.Series) -> pl.Series
 
 
 def _cells_result(aggregate: BoundAggregate, partials: pl.DataFrame) -> pa.Array:
-    return pa.array(_table(aggregate).serialized(partials[_cells_name(aggregate)]), aggregate.result)
+    return _table(aggregate).serialized(partials[_cells_name(aggregate)])
 
 
 _kll_sketch = Function(_kll, _kll_result)
