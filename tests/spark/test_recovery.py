@@ -15,6 +15,7 @@ from streams import HOLISTIC, INCREMENTAL, assert_same, generate, oracle
 
 import forebay as fb
 from forebay.spark.driver import checkpoint_lock
+from forebay.spark.worker.vnodes import vnode_ids
 
 AGGREGATES = {"incremental": INCREMENTAL, "mixed": INCREMENTAL + HOLISTIC}
 WINDOW = ("30 seconds", "10 seconds")
@@ -215,25 +216,34 @@ def test_a_changed_query_is_refused_and_the_old_one_goes_on(spark, stream, tmp_p
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "aggregate", [fb.median("x"), pytest.param(fb.sum("x"), marks=pytest.mark.slow)], ids=["AAR", "RMW"]
+    ("aggregate", "setting", "numbers", "shown"),
+    [
+        (fb.median("x"), "instancesPerPartition", (2, None, 3), "2 per state partition"),
+        pytest.param(fb.sum("x"), "instancesPerPartition", (2, None, 3), "2 per state partition", marks=pytest.mark.slow),
+        (fb.sum("x"), "virtualNodes", (4, None, 4), "4 virtual nodes in all state partitions together"),
+    ],
+    ids=["AAR", "RMW", "virtual nodes"],
 )
-def test_state_keeps_the_number_of_instances_with_which_it_was_begun(spark, stream, tmp_path, capsys, aggregate):
-    for hour, instances in enumerate((2, None, 3), 1):
+def test_state_keeps_the_number_of_instances_with_which_it_was_begun(
+    spark, stream, tmp_path, capsys, aggregate, setting, numbers, shown
+):
+    for hour, instances in enumerate(numbers, 1):
         if instances is not None:
-            spark.conf.set("spark.forebay.instancesPerPartition", str(instances))
+            spark.conf.set(f"spark.forebay.{setting}", str(instances))
         try:
             query = run(counts(stream.streaming("1 hour"), WINDOW, ["key"], aggregate), tmp_path / "ck", "results")
         finally:
-            spark.conf.unset("spark.forebay.instancesPerPartition")
+            spark.conf.unset(f"spark.forebay.{setting}")
         if hour < 3:
             push_watermark(stream, 2 * hour)  # the windows of the rows before fire under the next number
     expected = oracle(stream.static.where("ts < '2024-01-01 03:00'"), F.window("ts", *WINDOW), ["key"], [aggregate])
     assert assert_same(spark.read.parquet(str(tmp_path / "results")), expected, 1) > 50
     assert fb.progress(query).rowsIn == stream.static.where("ts is not null").count()
     fb.explain(query)
-    assert "instances   2 per state partition" in capsys.readouterr().out
+    assert f"instances   {shown}" in capsys.readouterr().out
     assert len(list((tmp_path / "ck").glob("forebay/*"))) == 1
-    assert {path.name.split("-")[0] for path in (tmp_path / "ck").glob("forebay/*/*-*")} == {"0", "1", "2", "4"}
+    ids = vnode_ids(2, 2) if setting == "instancesPerPartition" else vnode_ids(4, 1)
+    assert {path.name.split("-")[0] for path in (tmp_path / "ck").glob("forebay/*/*-*")} == {*map(str, ids)}
 
 
 def flipped(data, other):

@@ -387,7 +387,8 @@ def _moments(counts, means, squares, order, ends):
                     deviation = means[row] - mean
                     square += squares[row] + counts[row] * deviation * deviation
                     wrong += counts[row] * deviation
-            square -= wrong * wrong / number
+            if square < np.inf:
+                square -= wrong * (wrong / number)
             merged[group], deviations[group] = mean, 0.0 if square < 0.0 else square
         begin = ends[group]
     return merged, deviations

@@ -41,11 +41,11 @@ VNODES = "virtualNodes"
 """What a layout has for the number of virtual nodes, if that does not follow from the number of state partitions."""
 
 INSTANCES = "instancesPerPartition"
-"""What a layout has for the number of virtual nodes in each state partition, where ``VNODES`` is not set. State keeps the
-number with which it was begun, as Spark keeps the number of state partitions."""
+"""What a layout has for the number of virtual nodes in each state partition, where ``VNODES`` is not set."""
 
 _SETTINGS = (INSTANCES, VNODES)
-"""What a layout has of the settings under ``spark.forebay``."""
+"""What a layout has of the settings under ``spark.forebay``. State keeps what it was begun with, as Spark keeps the number
+of state partitions; a query that sets ``VNODES`` to another number cannot go on with it."""
 
 _ABSENT = {"outputMode": "append"}
 """What it means that a layout lacks something, where that is not nothing."""
@@ -59,7 +59,7 @@ EVENT_TIME = "eventTime"
 _ADDED = (KIND, IDENTITY, SPREAD, EVENT_TIME)
 """Layouts that state was begun with before there were these do not have them."""
 
-_KEPT = (IDENTITY, SPREAD, INSTANCES)
+_KEPT = (IDENTITY, SPREAD, *_SETTINGS)
 """What state keeps as it was begun, and tasks have to know."""
 
 _TOKEN = re.compile(
@@ -103,8 +103,10 @@ def as_stored(layout: Layout, *, updating: bool) -> Layout:
 def as_begun(layout: Layout, first: Layout) -> Layout:
     """A layout as state has it that was begun with another one, maybe by an earlier release, whose layouts say less."""
     found = {name: value for name, value in layout.items() if name not in _ADDED or name in first}
-    if INSTANCES in layout and INSTANCES in first:
-        found[INSTANCES] = first[INSTANCES]
+    if INSTANCES in layout and any(name in first for name in _SETTINGS):
+        del found[INSTANCES]
+        found |= {name: first[name] for name in _SETTINGS if name in first}
+        found |= {SPREAD: first[SPREAD]} if {SPREAD} <= found.keys() & first.keys() else {}  # which depends on the setting
     if KIND not in first and kind_of(layout) == "global_window":
         found["window"] = found["window"].replace(", discarding)", ", purging)")  # as it was called then
     return found

@@ -16,8 +16,8 @@ from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.worker import blobs, startup, task
 from forebay.spark.worker.startup import Shipped
-from forebay.spark.worker.vnodes import HOT_KEYS, PACKING, ids_in_turn
-from forebay.state.layout import SPREAD, VNODES, Layout, layout_id, result_names
+from forebay.spark.worker.vnodes import HOT_KEYS, PACKING
+from forebay.state.layout import SPREAD, Layout, layout_id, result_names
 from forebay.state.places import Place
 from forebay.windows import TIME, FirstRows, SessionWindows
 
@@ -49,8 +49,7 @@ def packer(
         loaded = plan.load()
         from forebay.spark.worker.pack import Packed, pack
 
-        in_turn = spread and VNODES in layout
-        vnodes = ids_in_turn(layout[VNODES]) if in_turn else task.vnodes(stored)
+        vnodes = task.vnodes(stored, spread=spread)
         updating = updating or loaded.firing is not None
         fired_until = _fired_until(loaded, streaming=streaming)
         done = Packed()

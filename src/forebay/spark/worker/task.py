@@ -16,9 +16,9 @@ from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
 from forebay.spark.properties import CHECKPOINT, DIRECTORIES, OUTPUT_MODE, QUERY, REFUSED, RUN
 from forebay.spark.worker import startup
-from forebay.spark.worker.vnodes import vnodes_of
+from forebay.spark.worker.vnodes import ids_in_turn, vnodes_of
 from forebay.state import layout as layouts
-from forebay.state.layout import IDENTITY, SPREAD, Layout
+from forebay.state.layout import IDENTITY, SPREAD, VNODES, Layout
 from forebay.state.places import Place, Root
 from forebay.store.archive import archive_at
 
@@ -86,10 +86,13 @@ def directories(layout: Layout) -> dict[str, Layout]:
     return found.get(layouts.layout_id(layout), {})
 
 
-def vnodes(layout: Layout) -> npt.NDArray[np.int32]:
-    """In a task: the virtual nodes of an operator, as many as its state was begun with."""
-    begun = next(iter(directories(layout).values()), {})
-    return vnodes_of({**layout, **begun}, state_partitions())
+def vnodes(layout: Layout, *, spread: bool) -> npt.NDArray[np.int32]:
+    """In a task: the virtual nodes of an operator, as many as its state was begun with.
+
+    With ``spread`` windows are shared out among them, so neighbours are in different partitions.
+    """
+    begun = {**layout, **next(iter(directories(layout).values()), {})}
+    return ids_in_turn(begun[VNODES]) if spread and VNODES in begun else vnodes_of(begun, state_partitions())
 
 
 def hashed(layout: Layout) -> bool:
