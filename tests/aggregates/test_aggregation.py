@@ -161,6 +161,14 @@ def test_a_deviation_is_right_however_large_the_values_are(offset, spread):
         assert aggregation.finish(found)[0].to_pylist() == [pytest.approx(np.std(differences), rel=1e-3, abs=0)]
 
 
+def test_a_deviation_beyond_all_doubles_is_infinite():
+    aggregation = Aggregation((), (BoundAggregate("v", "stddev", ("x",), (pa.float64(),), pa.float64(), {"ansi": True}),))
+    rows = pl.DataFrame({"x": [1e200, 2e200, 4e200]})
+    parts = [aggregation.partial(rows[:1]), aggregation.partial(rows[1:])]
+    for found in (aggregation.partial(rows), aggregation.merge(pl.concat(parts))):
+        assert aggregation.finish(found)[0].to_pylist() == [np.inf]
+
+
 KEYS = {pl.Int64: lambda key: key, pl.Datetime("us"): lambda key: key, pl.String: str}
 COLUMNS = {
     "whole": (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
