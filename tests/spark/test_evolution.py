@@ -160,7 +160,7 @@ def test_aggregates_come_and_go_and_columns_widen(growing, tmp_path, caplog, cas
     after = fb.groupBy(growing.streaming(wide=True), window, "key").agg(*aggregates)
     query = run(after, tmp_path)
     (told,) = [message for message in caplog.messages if message.startswith("the query has been changed")]
-    assert "for which rows that are in state count as far as" in told and ", and without " in told
+    assert "rows that are in state count where the state has the columns" in told and ", and without " in told
     aggregates = [*ADDED, *(fb.stddev("i_late").alias("late") for _ in late), *holistic, *reversed(KEPT)]
     expected = oracle(growing.static(0, 1), of_spark("ts", *durations), ["key"], aggregates)
     assert assert_same(growing.spark.read.parquet(f"{tmp_path}/out/*.parquet"), expected, 1) > 100
@@ -447,3 +447,21 @@ def test_what_differs_is_named_as_it_is_set(tmp_path):
     told = str(error_of(Root(tmp_path), now, begun))
     assert "the checkpoint was begun with 8, the query now has none; set spark.forebay.virtualNodes to 8" in told
     assert "instancesPerPartition" not in told
+
+
+def test_what_may_differ_is_not_told_beside_what_may_not(tmp_path):
+    begun = {"kind": "window", "window": "w", "keys": [], "pattern": "RMW", "virtualNodes": 8}
+    begun["aggregates"] = {"sum(x)": {"a_x": "bigint"}}
+    more = {**begun, "aggregates": {**begun["aggregates"], "max(x)": {"a_x": "bigint"}}}
+    told = str(error_of(Root(tmp_path), begun, {**more, "virtualNodes": 4}))
+    assert "max(x)" not in told and "Aggregates may be added" not in told
+    told = str(error_of(Root(tmp_path), begun, {**more, "pattern": "AAR"}))
+    assert "aggregates that differ: the checkpoint has none, the query now has max(x) of a_x bigint" in told
+
+
+def test_columns_of_joins_are_told_as_such(tmp_path):
+    one = {"left.u": {"a___4": "bigint", "a___right": "boolean"}}
+    begun = {"window": "w", "keys": [], "pattern": "AUR", "kind": "interval_join", "aggregates": one}
+    now = {**begun, "aggregates": {**one, "right.v": {"a___5": "int", "a___right": "boolean"}}}
+    told = str(error_of(Root(tmp_path), begun, now))
+    assert "columns that differ: the checkpoint has none, the query now has right.v of a___5 int\n" in told

@@ -39,13 +39,14 @@ Batch = Annotated[
 def list_(location: Location) -> None:
     """List operators, their virtual nodes, the versions that are kept, and sizes."""
     from forebay.state.inspection import opened
+    from forebay.state.layout import shown
 
     with opened(location) as operators:
         for operator in operators:
             layout = operator.layout
             console.print(f"[bold]{operator.id}[/]  {escape(layout['window'])}, {layout['pattern']}")
             console.print(f"  keys {escape(', '.join(layout['keys']) or 'none')}")
-            console.print(f"  aggregates {escape(', '.join(layout['aggregates']))}")
+            console.print(f"  aggregates {escape(shown(layout['aggregates']))}")
             try:
                 operator.require_one()
             except InvalidArgument as error:

@@ -47,6 +47,11 @@ _SETTINGS = (INSTANCES, VNODES)
 """What a layout has of the settings under ``spark.forebay``. State keeps what it was begun with, as Spark keeps the number
 of state partitions; a query that sets ``VNODES`` to another number cannot go on with it."""
 
+_AGGREGATES = "aggregates"
+
+_SIDE = "a___right"
+"""The column that says which side of a join a row is of; joins have it beside each of theirs."""
+
 _ABSENT = {"outputMode": "append"}
 """What it means that a layout lacks something, where that is not nothing."""
 
@@ -253,19 +258,19 @@ def _respelled(before: Layout, layout: Layout) -> Iterator[tuple[str, str]]:
 def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     """The error for state of a layout under a query that now has another one."""
     told = ({*before, *layout} - {*_ADDED}) | ({EVENT_TIME} & before.keys())
-    differences = "".join(
-        _difference(name, before.get(name), layout.get(name))
-        for name in sorted(told)
-        if before.get(name) != layout.get(name)
-    )
-    distinct = [any(DISTINCT in text for text in each["aggregates"]) for each in (before, layout)]
+    told = {name for name in told if before.get(name) != layout.get(name)}
+    if told - {_AGGREGATES, "pattern"} and evolves([before], {**before, _AGGREGATES: layout[_AGGREGATES]}):
+        told.discard(_AGGREGATES)  # which are no reason
+    joins = any(map(_is_join, before[_AGGREGATES])) or kind_of(before) in ("interval_join", "continuous_join")
+    differences = "".join(_difference(name, before.get(name), layout.get(name), joins=joins) for name in sorted(told))
+    distinct = [any(DISTINCT in text for text in each[_AGGREGATES]) for each in (before, layout)]
     advice = "Keys and aggregates are known by how they are written. "
-    if any(map(_is_join, before["aggregates"])) or kind_of(before) in ("interval_join", "continuous_join"):
+    if joins:
         advice += "The columns of a join stay as they are. "
-    elif kind_of(before) not in ("dedupe", "buffer"):
+    elif kind_of(before) not in ("dedupe", "buffer") and told & {_AGGREGATES, "pattern"}:
         advice += (
             "Aggregates may be added and dropped as long as one stays and the pattern is the same, and columns may become "
-            "wider. Operators of a query that were alike change in the same way. "
+            "wider. Operators that were alike when the query began have to be changed alike. "
         )
     if distinct == [False, True]:
         advice += "An earlier release may have meant count(...) as the number of different values, which cannot go on. "
@@ -280,21 +285,21 @@ def changed(root: Root, before: Layout, layout: Layout) -> LayoutChanged:
     )
 
 
-def _difference(name: str, before: Any, now: Any) -> str:
-    """How something that a layout has differs; of a setting, also what to set."""
+def _difference(name: str, before: Any, now: Any, *, joins: bool) -> str:
+    """How something that a layout has differs; of a setting, also what to set. What ``joins`` has columns, no aggregates."""
     if name not in _SETTINGS:
         absent = _ABSENT.get(name, "none")
         if isinstance(before, dict) and isinstance(now, dict):
-            name = f"{name} that differ"
+            name = f"{'columns' if joins else name} that differ"
             differing = {text for text in {*before, *now} if before.get(text) != now.get(text)}
             before, now = ({text: each[text] for text in differing & each.keys()} for each in (before, now))
-        return f"\n  {name}: the checkpoint has {_shown(before, absent)}, the query now has {_shown(now, absent)}"
+        return f"\n  {name}: the checkpoint has {shown(before, absent)}, the query now has {shown(now, absent)}"
     if before is None and name != VNODES:  # what is set is the number of virtual nodes, of which the line of that tells
         return ""
     conf = f"spark.forebay.{name}"
     advice = f"unset {conf}" if before is None else f"set {conf} to {before}"
     had = "begun without it" if before is None else f"begun with {before}"
-    return f"\n  {conf}: the checkpoint was {had}, the query now has {_shown(now, 'none')}; {advice}"
+    return f"\n  {conf}: the checkpoint was {had}, the query now has {shown(now, 'none')}; {advice}"
 
 
 def _read(columns: dict[str, str]) -> set[str]:
@@ -311,12 +316,16 @@ def _is_join(text: str) -> bool:
     return text.startswith(JOIN)
 
 
-def _shown(value: Any, absent: str) -> str:
+def shown(value: Any, absent: str = "none") -> str:
+    """Something that a layout has, as it is shown to users: aggregates with the columns that state has for them."""
     if value is None:
         return absent
     if not isinstance(value, dict):
         return str(value)
-    read = {text: ", ".join(f"{name} {kind}" for name, kind in sorted(value[text].items())) for text in sorted(value)}
+    read = {
+        text: ", ".join(f"{name} {kind}" for name, kind in sorted(value[text].items()) if name != _SIDE)
+        for text in sorted(value)
+    }
     return "; ".join(f"{text} of {columns}" if columns else text for text, columns in read.items()) or absent
 
 

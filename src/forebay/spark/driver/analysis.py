@@ -233,7 +233,7 @@ def require_timestamp(field: T.StructField) -> None:
         raise UnsupportedType(
             f"the time column {field.name} is a {field.dataType.simpleString()}; a timestamp is needed. Of the window of "
             f'another result take its time: fb.window(F.window_time("{field.name}"), "1 hour"). Where no window is given, '
-            f'select it in place of {field.name}: F.window_time("{field.name}").alias("time").'
+            f'say timeColumn=F.window_time("{field.name}"), or select it: F.window_time("{field.name}").alias("time").'
         )
     if not isinstance(field.dataType, _TIMESTAMPS):
         raise UnsupportedType(

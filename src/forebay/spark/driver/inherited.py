@@ -76,9 +76,10 @@ def _tell_of_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     gone, come = sorted(before.keys() - now.keys()), sorted(now.keys() - before.keys())
     if come and not all(text.startswith(JOIN) for text in come):  # the rows in state are joined in the new way
         _log.warning(
-            "the query has been changed: it goes on with %s, for which rows that are in state count as far as what they "
-            "read is there%s. An aggregate is known by how it is written: if you have only written one in another way, or "
-            "with a value that changes from run to run, stop the query before it has rows, and change it back.",
+            "the query has been changed: it goes on with %s%s. For an aggregate that has come, rows that are in state count "
+            "where the state has the columns that it reads; elsewhere these are NULL. An aggregate is known by how it is "
+            "written: if you have only written one in another way, or with a value that changes from run to run, stop the "
+            "query before it has rows, and change it back.",
             ", ".join(come),
             f", and without {', '.join(gone)}" if gone else "",
         )
