@@ -102,6 +102,7 @@ SHAPES = {
     ),
     "list": Shape("collect_list of a text of 100", ("key",), (("collect_list", "note"),)),
     "distinct": Shape("approx_count_distinct of a text by country", ("country",), (("approx_count_distinct", "user"),)),
+    "each distinct": Shape("the same of a text of 100 by a number", ("key",), (("approx_count_distinct", "note"),)),
     "numbers once": Shape("first rows of keys, with 20 numbers", ("key",), columns=(*WHOLE, *REAL)),
     "page once": Shape("first rows of keys, with a text of 1000", ("key",), columns=("page",)),
 }

@@ -30,7 +30,6 @@ def spark_session(provider: str = ROCKSDB, master: str = "local[2]", partitions:
         "spark.driver.memory": "6g",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
         "spark.sql.streaming.stateStore.providerClass": provider,
         "spark.log.level": "OFF",

@@ -15,6 +15,7 @@ import forebay as fb
 from forebay.errors import UnsupportedConfiguration
 from forebay.spark.driver import checkpoint, conf, configure, shared_classes
 from forebay.spark.driver.configure import (
+    BYTES,
     CHANGELOG,
     DAEMON,
     HANDING_SHUFFLES_ON,
@@ -53,7 +54,7 @@ def settings(builder):
     return {name: value for name, value in fb.configure(builder)._options.items() if name != "spark.master"}
 
 
-ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
+ANYWHERE = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", BYTES: "16m", TRACEBACKS: "false"}
 ANYWHERE |= {DAEMON: LOADED} if sys.platform == "linux" else {}
 LOCAL = ANYWHERE | {LOGS: RENAMING, SOCKETS: "true", PATH: str(Path(site.__file__).parent)}
 CLUSTER = ANYWHERE | {LOCALITY_OF_STATE: "30s", RETRY_WAIT: "1s"}

@@ -34,7 +34,7 @@ RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBas
 USUAL = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"
 VIRTUAL_NODES, DURABILITY = PREFIX + "virtualNodes", PREFIX + "durability"
-RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+RECORDS, BYTES = (f"spark.sql.execution.arrow.max{unit}PerBatch" for unit in ("Records", "Bytes"))
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
@@ -119,7 +119,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
 def wanted(given: Mapping[str, str]) -> dict[str, str]:
     """The settings that forebay wants where ``given`` are those that there are, whether they are among those or not."""
     master = given.get("spark.master", LOCAL)
-    settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", TRACEBACKS: "false"}
+    settings = {PROVIDER: ROCKSDB, CHANGELOG: "true", RECORDS: "64000", BYTES: "16m", TRACEBACKS: "false"}
     if sys.platform == "linux":  # elsewhere libraries do not expect that a process forks that has loaded them
         settings[DAEMON] = LOADED
     cores = _cores(master, given)
