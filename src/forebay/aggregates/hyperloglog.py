@@ -66,8 +66,10 @@ def states(groups: Groups, codes: pl.Series) -> pl.Series:
     >>> states(groups, pl.Series([2 * 64 + 1, 5, 64 + 3, 64 + 9], dtype=pl.UInt32)).to_list()
     [[73, 129], [5]]
     """
-    numbers = groups.numbers[codes.is_not_null().to_numpy()] if codes.null_count() else groups.numbers
-    return _highest(numbers, codes.drop_nulls(), len(groups))
+    numbers, ordered = np.repeat(np.arange(len(groups)), groups.ends - groups.begins), codes.gather(groups.order)
+    if codes.null_count():
+        numbers = numbers[ordered.is_not_null().to_numpy()]
+    return _highest(numbers, ordered.drop_nulls(), len(groups))
 
 
 def merged(groups: Groups, states: pl.Series) -> pl.Series:
@@ -79,7 +81,7 @@ def merged(groups: Groups, states: pl.Series) -> pl.Series:
 
 def _highest(groups: Integers, codes: pl.Series, count: int) -> pl.Series:
     """The highest code of each register in each of some groups, in order of the registers."""
-    ordered = np.sort(groups << _CODE_BITS | codes.to_numpy())
+    ordered = np.sort(groups << _CODE_BITS | codes.to_numpy(), kind="stable")  # which is quick where some are in order
     last = np.diff(ordered >> _RANK_BITS, append=-1) != 0
     found = ordered[last]
     ends = np.cumsum(np.bincount(found >> _CODE_BITS, minlength=count))
