@@ -55,7 +55,7 @@ def chunk_of(task, number):
 
 
 def deduplicated(given, directory, *, combining):
-    """The numbers of the rows that are kept of each micro-batch, what is counted, and how many rows were shuffled."""
+    """The numbers of the rows kept of each micro-batch, what is counted, what by virtual node, and how many are shuffled."""
     instances = {vnode: open_instance(PLAN, directory / str(vnode), None, NEVER) for vnode in vnode_ids(2, 1)}
     kept, number, fired, shuffled = [], 0, NEVER, 0
     for both, step in given:
@@ -71,12 +71,12 @@ def deduplicated(given, directory, *, combining):
         fired = max(fired, 0) + step
         results = [batch for instance in instances.values() for batch in instance.fire(fired)]
         kept.append(sorted(number for batch in results for number in batch["a0"].to_pylist()))
-    counted = Counter()
+    counted, by_node = Counter(), [instance.counters.rows_in for instance in instances.values()]
     for instance in instances.values():
         counted.update({name: getattr(instance.counters, name) for name in ("rows_in", "rows_late", "rows_out")})
         instance.close()
     open_stores.forget(directory)
-    return kept, counted, shuffled
+    return kept, counted, by_node, shuffled
 
 
 def expected(given):
@@ -102,8 +102,8 @@ def test_what_is_kept_and_counted(given, limits):
     rows, known = limits
     with mock.patch.multiple(packing, CHUNK_ROWS=rows), mock.patch.multiple(combining, _MOST_KNOWN=known):
         of_all, of_some = (deduplicated_in_a_directory(given, combining=combining) for combining in (False, True))
-    assert of_all[:2] == of_some[:2] == (kept, counted)
-    assert of_some[2] <= of_all[2] == counted["rows_in"]
+    assert of_all[:3] == of_some[:3] == (kept, counted, of_all[2])
+    assert of_some[3] <= of_all[3] == counted["rows_in"]
 
 
 def deduplicated_in_a_directory(given, *, combining):
@@ -122,6 +122,17 @@ def test_rows_are_left_out_where_that_pays(keys, goes_on):
     stands_for_the_second_chunk = 1
     assert sum(batch.num_rows for batch in found) == done.out == (keys + stands_for_the_second_chunk if goes_on else count)
     assert done.combined == (count if goes_on else CHUNK_ROWS)
+
+
+def test_keys_that_are_forgotten_do_not_end_it(monkeypatch):
+    """The chunk after that is of new keys, as the first one was."""
+    monkeypatch.setattr(packing, "CHUNK_ROWS", 1000)
+    monkeypatch.setattr(combining, "_MOST_KNOWN", 2000)
+    monkeypatch.setattr(combining, "_LEAST_JUDGED", 4000)
+    keys, done = np.arange(20_000) % 2500, Packed()
+    table = pa.table(chunk_of([(0, 30)] * len(keys), 0)).set_column(4, "k0", pa.array(keys.astype(float)))
+    list(pack(iter(table.to_batches(500)), PLAN, vnode_ids(1, 1), fired_until=NEVER, packed=done))
+    assert done.combined == len(keys)
 
 
 def test_a_task_knows_keys_of_its_earlier_chunks(monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,11 +13,12 @@ from pyspark.sql import functions as F
 from streams import assert_same, generate, oracle
 
 import forebay as fb
-from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
+from forebay.errors import CorruptState, InvalidArgument, LayoutChanged, StateDirectoryError
 from forebay.spark.driver import dedupe as dedupe_module
 from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
-from forebay.state.layout import Location, evolves, record, settled_history
+from forebay.spark.driver.inherited import directories_of
+from forebay.state.layout import Location, as_stored, evolves, record, settled_history
 from forebay.state.layout import changed as error_of
 from forebay.state.layout import history as history_of
 from forebay.state.places import Root
@@ -465,3 +467,14 @@ def test_columns_of_joins_are_told_as_such(tmp_path):
     now = {**begun, "aggregates": {**one, "right.v": {"a___5": "int", "a___right": "boolean"}}}
     told = str(error_of(Root(tmp_path), begun, now))
     assert "columns that differ: the checkpoint has none, the query now has right.v of a___5 int\n" in told
+
+
+def test_operators_that_are_alike_have_one_number_of_virtual_nodes(tmp_path):
+    """Where two were begun with different numbers, nothing says which operator has which."""
+    root = Root(tmp_path)
+    plain = {"kind": "session_window", "window": "w", "keys": [], "pattern": "RMW", "aggregates": {"count(*)": {}}}
+    for number in (8, 16):
+        Location.new(root, 0, as_stored({**plain, "virtualNodes": number}, updating=False))
+    operators = [SimpleNamespace(layout={**plain, "instancesPerPartition": 1})] * 2
+    with pytest.raises(LayoutChanged, match=r"set .*virtualNodes to"):
+        directories_of(root, operators, 5, updating=False)

@@ -44,26 +44,26 @@ def merged(groups: Groups, lists: pl.Series, most: int | None = None) -> pl.Seri
 
 
 def counted(
-    owners: Integers, items: pl.Series, count: int, most: int | None = None, counts: pl.Series | None = None
+    owners: Integers, items: pl.Series, lists: int, most: int | None = None, weights: pl.Series | None = None
 ) -> pl.Series:
-    """What `states` gives, of values of so many owners; with ``counts`` each of them stands for so many."""
-    flat = pl.DataFrame({PLACE: owners, ITEM: items, COUNT: np.ones(len(owners), np.int64) if counts is None else counts})
+    """So many lists as `states` gives, of values that have owners; with ``weights`` each value stands for so many."""
+    flat = pl.DataFrame({PLACE: owners, ITEM: items, COUNT: np.ones(len(owners), np.int64) if weights is None else weights})
     same, columns = Groups.of(flat, (PLACE, ITEM))
     found = pl.DataFrame(columns | {COUNT: same.sums(flat[COUNT])})
     if most is not None:
-        found = _most_frequent(found, count, most)
-    order, ends = arranged(found[PLACE].to_numpy().astype(np.int32), count)
+        found = _most_frequent(found, lists, most)
+    order, ends = arranged(found[PLACE].to_numpy().astype(np.int32), lists)
     return _lists(found[order], ends)
 
 
-def _most_frequent(found: pl.DataFrame, count: int, most: int) -> pl.DataFrame:
+def _most_frequent(found: pl.DataFrame, lists: int, most: int) -> pl.DataFrame:
     """The values that have a count when that of the one at place ``most`` + 1 is taken from those of all in their list."""
     places, counts = found[PLACE].to_numpy(), found[COUNT].to_numpy()
     order = np.lexsort((-counts, places))
-    counts, sizes = counts[order], np.bincount(places, minlength=count)
+    counts, sizes = counts[order], np.bincount(places, minlength=lists)
     begins = np.cumsum(sizes) - sizes
     larger = sizes > most
-    beyond = np.zeros(count, np.int64)
+    beyond = np.zeros(lists, np.int64)
     beyond[larger] = counts[begins[larger] + most]
     left = counts - np.repeat(beyond, sizes)
     return found[order].with_columns(pl.Series(COUNT, left)).filter(pl.Series(left > 0))

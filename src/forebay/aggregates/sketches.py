@@ -136,9 +136,8 @@ def _top_name(aggregate: BoundAggregate) -> str:
 
 
 def _top(aggregate: BoundAggregate) -> Parts:
-    loop, merge_loop = (
-        partial(function, most=aggregate.options["maxItemsTracked"]) for function in (frequent.states, frequent.merged)
-    )
+    most = aggregate.options["maxItemsTracked"]
+    loop, merge_loop = partial(frequent.states, most=most), partial(frequent.merged, most=most)
     return {_top_name(aggregate): Part(loop=loop, merge_loop=merge_loop, columns=aggregate.inputs[:1])}
 
 

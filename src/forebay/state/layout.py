@@ -111,7 +111,8 @@ def as_begun(layout: Layout, first: Layout) -> Layout:
     if INSTANCES in layout and any(name in first for name in _SETTINGS):
         del found[INSTANCES]
         found |= {name: first[name] for name in _SETTINGS if name in first}
-        found |= {SPREAD: first[SPREAD]} if {SPREAD} <= found.keys() & first.keys() else {}  # which depends on the setting
+        if SPREAD in found and SPREAD in first:  # which tells the order of virtual nodes
+            found[SPREAD] = first[SPREAD]
     if KIND not in first and kind_of(layout) == "global_window":
         found["window"] = found["window"].replace(", discarding)", ", purging)")  # as it was called then
     return found

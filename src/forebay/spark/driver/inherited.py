@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.spark.driver.query import Planned
 from forebay.state import layout as layouts
-from forebay.state.layout import JOIN, Layout
+from forebay.state.layout import INSTANCES, JOIN, VNODES, Layout
 from forebay.state.places import Root
 from forebay.store import filenames
 
@@ -43,6 +43,9 @@ def directories_of(
         layouts.record(root, name, history, begun[heir], committed + 1)
         _tell_of_change(history[-1]["aggregates"], begun[heir]["aggregates"])
         found[heir][name] = layouts.kept(history[0])
+    for each, begun in found.items():
+        if len({(kept.get(VNODES), kept.get(INSTANCES)) for kept in begun.values()}) > 1:  # of operators that are alike
+            raise layouts.changed(root, histories[min(begun)][-1], here[each])
     return found, any_changed
 
 

@@ -27,9 +27,11 @@ PAYS, PAYS_IN_SESSIONS, PAYS_IN_DEDUPLICATION = 0.7, 0.5, 0.9
 """Combining goes on while it leaves at most this share of the rows. Sessions cost more to find than cells, and nothing is
 computed of rows that deduplication leaves out."""
 
-_LEAST_JUDGED, _MOST_KNOWN = 1 << 17, 1 << 18
-"""Deduplication leaves out more rows the longer a task lasts, so it is not judged by fewer rows than the first. When more
-keys are known than the second, they are forgotten."""
+_LEAST_JUDGED = 1 << 17
+"""Deduplication leaves out more rows the more keys it knows, so it is judged by so many rows at least."""
+
+_MOST_KNOWN = 1 << 18
+"""When deduplication knows more keys in a task, it forgets them."""
 
 _CELL, _SESSION = "cell", "session"
 _BY_ARRIVAL = frozenset({"first", "last"})
@@ -112,42 +114,46 @@ class FirstRowsOfKeys:
     plan: WindowPlan
     fired_until: int
     _known: KeyIndex = field(default_factory=KeyIndex)
-    _judged: int = 0
+    _rows: int = 0
+    _left: int = 0
 
     def pays(self, rows: int, left: int) -> bool:
         """Whether to go on after a chunk of so many rows, of which so many were kept."""
-        self._judged += rows
-        return self._judged < _LEAST_JUDGED or left <= rows * PAYS_IN_DEDUPLICATION
+        self._rows += rows
+        self._left += left
+        return self._rows < _LEAST_JUDGED or self._left <= self._rows * PAYS_IN_DEDUPLICATION
 
     def combined(
         self, rows: pa.RecordBatch, cells: npt.NDArray[np.integer], owners: Integers
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.integer]]:
-        """The rows that are kept, in order of their cells, with the rows of the chunk that they share; and their cells.
+        """The rows that are kept, in order of their cells, which are virtual nodes; and these.
 
-        A row that may be late has no share: it stands for itself alone.
+        Those of a virtual node have as many rows together as came for it, so that the operator counts all. A row that may be
+        late has no number of rows: it stands for itself alone.
         """
         times = rows[START].to_numpy()
         kept = (times <= self.fired_until) & (times != NO_TIME)
         judged = np.flatnonzero(~kept)
-        shares = np.zeros(rows.num_rows, np.int64)
-        if len(judged):
-            high, low = identities([rows[name] for name in self.plan.identity], rows.num_rows, _SECRET)
-            if len(self._known) > _MOST_KNOWN:
-                self._known = KeyIndex()
-            _, first = self._known.place_first(high[judged], low[judged])
-            first[0] |= not first.any()  # of all keys a row has gone on already, but somebody must stand for these rows
-            kept[judged[first]] = True
-            shares[judged[first]] = _shared(len(judged), first.sum())
-        places = np.flatnonzero(kept)
+        sizes = np.zeros(rows.num_rows, np.int64)
+        keys = rows.select(self.plan.identity)
+        sizes[judged] = self._sizes(keys.take(pa.array(judged)) if kept.any() else keys, cells[judged])
+        places = np.flatnonzero(kept | (sizes > 0))
         places = places[np.argsort(cells[places], kind="stable")]
-        return rows.append_column(ROWS, pa.array(shares, mask=shares == 0)).take(pa.array(places)), cells[places]
+        return rows.append_column(ROWS, pa.array(sizes, mask=sizes == 0)).take(pa.array(places)), cells[places]
 
+    def _sizes(self, keys: pa.RecordBatch, vnodes: npt.NDArray[np.integer]) -> Integers:
+        """For how many rows of its virtual node each row stands: none, if it is not the first of its key.
 
-def _shared(rows: int, among: int) -> Integers:
-    """Shares as equal as whole numbers can be."""
-    shares = np.full(among, rows // among)
-    shares[: rows % among] += 1
-    return shares
+        The first row of a virtual node stands for all that are left out, though its own key may be known.
+        """
+        if len(self._known) > _MOST_KNOWN:
+            self._known, self._rows, self._left = KeyIndex(), 0, 0
+        high, low = identities(keys.columns, keys.num_rows, _SECRET)
+        _, first = self._known.place_first(high, low)
+        sizes = first.astype(np.int64)
+        _, begins, of = np.unique(vnodes, return_index=True, return_inverse=True)
+        sizes[begins] += np.bincount(of[~first], minlength=len(begins))
+        return sizes
 
 
 _SECRET = new_secret()
