@@ -15,7 +15,7 @@ from forebay.engine.row_join import ROW
 from forebay.errors import CorruptState, InvalidArgument, StateDirectoryError
 from forebay.state import inspection, stored_rows, verifying
 from forebay.state import layout as layouts
-from forebay.state.layout import Location
+from forebay.state.location import Location
 from forebay.state.places import Root
 from forebay.store import extent_log, window_extents
 from forebay.store.archive import MountedArchive

@@ -20,7 +20,7 @@ from forebay.engine.plan import NEVER, Member, WindowPlan, in_common
 from forebay.engine.shared import SharedInstance
 from forebay.errors import CorruptState, LayoutChanged
 from forebay.state import inspection, verifying
-from forebay.state.layout import Location
+from forebay.state.location import Location
 from forebay.state.places import Root
 from forebay.store import event_references, open_stores
 from forebay.store import events as events_module

@@ -76,6 +76,30 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
+def lists(elements: pa.Array, ends: npt.NDArray[np.int64]) -> pl.Series:
+    """Elements as lists, of which each ends where the next one begins.
+
+    Examples
+    --------
+    >>> lists(pa.array([1, 2, 3]), np.array([2, 2, 3])).to_list()
+    [[1, 2], [], [3]]
+    """
+    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends])), elements))
+
+
+def elements(lists: pl.Series) -> tuple[pl.Series, npt.NDArray[np.int64]]:
+    """The elements of lists, one list after the other, and how many each has; NULL has none.
+
+    Examples
+    --------
+    >>> found, sizes = elements(pl.Series([[1, 2], None, [], [3]]))
+    >>> found.to_list(), sizes.tolist()
+    ([1, 2, 3], [2, 0, 0, 1])
+    """
+    sizes = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
+    return lists.explode(empty_as_null=False, keep_nulls=False), sizes
+
+
 def binaries(records: npt.NDArray[np.void]) -> pa.BinaryArray:
     """The bytes of records, which are not copied.
 

@@ -270,7 +270,7 @@ def test_keys_are_spread_over_the_table():
         table = np.full(2 * rows, -1, np.int32)
         groups, _ = grouping._refined(np.zeros(rows, np.int32), 1, read_only(first))
         found, firsts = np.empty(rows, np.int32), np.empty(rows, np.int32)
-        assert grouping._refine(groups, read_only(second), grouping._SEEDS, table, found, firsts) == rows
+        assert grouping._refine(groups, read_only(second), grouping.SEEDS, table, found, firsts) == rows
         assert np.diff(np.flatnonzero(table < 0)).max() < rows / 64
 
 

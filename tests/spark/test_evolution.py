@@ -18,9 +18,10 @@ from forebay.spark.driver import dedupe as dedupe_module
 from forebay.spark.driver import listener, planner
 from forebay.spark.driver.columns import text_of
 from forebay.spark.driver.inherited import directories_of
-from forebay.state.layout import Location, as_stored, evolves, record, settled_history
+from forebay.state.layout import as_stored, evolves, record, settled_history
 from forebay.state.layout import changed as error_of
 from forebay.state.layout import history as history_of
+from forebay.state.location import Location
 from forebay.state.places import Root
 from forebay.store.filenames import Version
 

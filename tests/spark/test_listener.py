@@ -18,7 +18,8 @@ from test_recovery import run
 import forebay as fb
 from forebay.errors import LayoutChanged, UnsupportedConfiguration
 from forebay.spark.driver import checkpoint, inherited, listener, plans
-from forebay.state.layout import Location, as_stored, layout_id
+from forebay.state.layout import as_stored, layout_id
+from forebay.state.location import Location
 from forebay.state.places import Root
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -53,7 +53,8 @@ def counted(
     if most is not None:
         found = _most_frequent(found, lists, most)
     order, ends = arranged(found[PLACE].to_numpy().astype(np.int32), lists)
-    return _lists(found[order], ends)
+    items = pa.StructArray.from_arrays([arrow.of(found[name][order]) for name in (ITEM, COUNT)], [ITEM, COUNT])
+    return arrow.lists(items, ends)
 
 
 def _most_frequent(found: pl.DataFrame, lists: int, most: int) -> pl.DataFrame:
@@ -67,11 +68,6 @@ def _most_frequent(found: pl.DataFrame, lists: int, most: int) -> pl.DataFrame:
     beyond[larger] = counts[begins[larger] + most]
     left = counts - np.repeat(beyond, sizes)
     return found[order].with_columns(pl.Series(COUNT, left)).filter(pl.Series(left > 0))
-
-
-def _lists(items: pl.DataFrame, ends: Integers) -> pl.Series:
-    structs = pa.StructArray.from_arrays([arrow.of(items[name]) for name in (ITEM, COUNT)], [ITEM, COUNT])
-    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends])), structs))
 
 
 def exploded(lists: pl.Series) -> pl.DataFrame:

@@ -10,12 +10,10 @@ import functools
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from forebay import arrow
 from forebay.aggregates.murmur import mixed
@@ -27,7 +25,7 @@ _MOST_ROWS = 1 << 30
 _DENSE = 4
 """A table by number in place of a hash table may have so many places for each row."""
 
-_SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
+SEEDS = np.array([secrets.randbits(64), secrets.randbits(64) | 1], np.uint64)
 """Keys come from outside: without these, whoever chooses them could choose such as have one place in the table."""
 
 _PLACE, _NO_KEY = "place of the row", "no key"
@@ -116,9 +114,7 @@ class Groups:
         if values.null_count():
             there = values.is_not_null().to_numpy()[order]
             order, ends = order[there], np.cumsum(there)[ends - 1]
-        offsets = pa.array(np.concatenate([[0], ends]))
-        flat = arrow.of(_taken(values, order))
-        return pl.Series(pa.LargeListArray.from_arrays(offsets, flat))
+        return arrow.lists(arrow.of(_taken(values, order)), ends)
 
     def sums(self, values: pl.Series) -> pl.Series:
         """Sums of numbers of 64 bits in order of arrival; integers wrap. NULL counts as 0."""
@@ -162,42 +158,6 @@ class Groups:
         if values.null_count():
             found = found.set(self.counts(values) == 0, None)
         return found if found.dtype == values.dtype else found.cast(values.dtype)
-
-
-class Sessions(NamedTuple):
-    """Which rows are in one session.
-
-    Attributes
-    ----------
-    of : array
-        The number of each row's session.
-    first, start, end : array
-        Of each session, in order of their starts: its earliest row, and its bounds.
-    """
-
-    of: Integers
-    first: Integers
-    start: Integers
-    end: Integers
-
-    @classmethod
-    def found(cls, owners: Integers, starts: Integers, ends: Integers, alone: npt.NDArray[np.bool_]) -> Sessions:
-        """The sessions of rows with such bounds: those of an owner that overlap are in one, but for rows that stay alone.
-
-        Examples
-        --------
-        >>> owners, times = np.array([7, 3, 7, 7]), np.array([3, 1, 0, 9])
-        >>> sessions = Sessions.found(owners, times, times + 5, np.array([False] * 4))
-        >>> sessions.of.tolist(), sessions.end.tolist()
-        ([0, 1, 0, 2], [8, 6, 14])
-        """
-        rows = len(owners)
-        order = np.argsort(starts, kind="stable")  # which takes little time where rows come nearly in order
-        table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
-        of, *sessions = (np.empty(rows, np.int64) for _ in range(4))
-        given = (read_only(numbers) for numbers in (owners, starts, ends))
-        count = _join(order, *given, read_only(alone), _SEEDS, table, of, *sessions)
-        return cls(of, *(numbers[:count] for numbers in sessions))
 
 
 def numbered(*columns: Integers) -> tuple[npt.NDArray[np.int32], int]:
@@ -261,7 +221,7 @@ def _refined(groups: npt.NDArray[np.int32], count: int, column: npt.NDArray[np.i
     if count * span <= _DENSE * rows:
         return found, _number(groups, column, least, span, np.full(count * span, -1, np.int32), found)
     table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int32)
-    return found, _refine(groups, column, _SEEDS, table, found, np.empty(rows, np.int32))
+    return found, _refine(groups, column, SEEDS, table, found, np.empty(rows, np.int32))
 
 
 @compiled
@@ -307,30 +267,6 @@ def _refine(groups, column, seeds, table, found, firsts):
                 break
             place = (place + np.uint64(1)) & mask
         found[row] = there
-    return count
-
-
-@compiled
-def _join(order, owners, starts, ends, alone, seeds, table, of, first, start, end):
-    """Fill ``of``, ``first``, ``start`` and ``end``; the table has the newest session of each owner. Gives their number."""
-    mask = np.uint64(len(table) - 1)
-    count = 0
-    for row in order:
-        place = mixed(np.uint64(owners[row]) ^ seeds[0]) & mask
-        session = -1
-        while not alone[row]:
-            session = table[place]
-            if session < 0 or owners[first[session]] == owners[row]:
-                break
-            place = (place + np.uint64(1)) & mask
-        if session < 0 or starts[row] >= end[session]:
-            session = count
-            first[session], start[session], end[session] = row, starts[row], ends[row]
-            count += 1
-            if not alone[row]:
-                table[place] = session
-        end[session] = max(end[session], ends[row])
-        of[row] = session
     return count
 
 

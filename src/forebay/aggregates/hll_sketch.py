@@ -38,11 +38,10 @@ def codes(values: pl.Series, lg_k: int) -> pl.Series:
 def serialized(states: pl.Series, lg_k: int) -> pa.Array:
     """Sketches with a byte for each register, in the format of DataSketches."""
     empty = struct.pack("<BBBBBBBB", 2, 1, _FAMILY, lg_k, 3, _EMPTY | _COMPACT, 0, _LIST_MODE | _EIGHT_BITS)
-    sizes = states.list.len().fill_null(0).to_numpy()
+    codes, sizes = arrow.elements(states)
     there = sizes > 0
-    codes = states.explode(empty_as_null=False, keep_nulls=False).to_numpy()
     count = int(there.sum())
-    found = _dense(codes, np.repeat(np.arange(count), sizes[there]), count, lg_k)
+    found = _dense(codes.to_numpy(), np.repeat(np.arange(count), sizes[there]), count, lg_k)
     if there.all():
         return found
     return pa.concat_arrays([found, pa.array([empty])]).take(pa.array(np.where(there, np.cumsum(there) - 1, count)))

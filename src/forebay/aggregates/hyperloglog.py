@@ -14,6 +14,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from forebay import arrow
 from forebay.aggregates.grouping import Groups, Integers
 
 _INVERSE = 2.0 ** -np.arange(65)
@@ -74,9 +75,8 @@ def states(groups: Groups, codes: pl.Series) -> pl.Series:
 
 def merged(groups: Groups, states: pl.Series) -> pl.Series:
     """States merged by group."""
-    sizes = states.list.len().fill_null(0).to_numpy()
-    flat = states.explode(empty_as_null=False, keep_nulls=False)
-    return _highest(np.repeat(groups.numbers, sizes), flat, len(groups))
+    codes, sizes = arrow.elements(states)
+    return _highest(np.repeat(groups.numbers, sizes), codes, len(groups))
 
 
 def _highest(groups: Integers, codes: pl.Series, count: int) -> pl.Series:
@@ -85,15 +85,14 @@ def _highest(groups: Integers, codes: pl.Series, count: int) -> pl.Series:
     last = np.diff(ordered >> _RANK_BITS, append=-1) != 0
     found = ordered[last]
     ends = np.cumsum(np.bincount(found >> _CODE_BITS, minlength=count))
-    flat = pa.array(found.astype(np.uint32))
-    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends])), flat))
+    return arrow.lists(pa.array(found.astype(np.uint32)), ends)
 
 
 def estimate(states: pl.Series, precision: int, tables: Tables) -> npt.NDArray[np.int64]:
     """The number of distinct values that each state (a list of codes) has seen."""
     registers = 1 << precision
-    sizes = states.list.len().fill_null(0).to_numpy().astype(np.int64)
-    ranks = states.explode(empty_as_null=False, keep_nulls=False).to_numpy() & 63
+    codes, sizes = arrow.elements(states)
+    ranks = codes.to_numpy() & 63
     owners, zeros = np.repeat(np.arange(len(states)), sizes), registers - sizes
     inverse = zeros + np.bincount(owners, _INVERSE[ranks], len(states))
     raw = _alpha(registers) * registers * registers / inverse

@@ -72,7 +72,7 @@ def _compressed(k: int, values: Values, levels: Levels, ends: Ends) -> pl.Series
     kept, kept_levels, kept_ends = np.empty_like(values), np.empty_like(levels), np.empty_like(ends)
     total = _compress(*map(read_only, (values, levels, ends)), k, kept, kept_levels, kept_ends)
     items = pa.StructArray.from_arrays([pa.array(kept[:total]), pa.array(kept_levels[:total])], [VALUE, LEVEL])
-    return pl.Series(pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], kept_ends])), items))
+    return arrow.lists(items, kept_ends)
 
 
 def quantiles(sketches: pl.Series, ranks: list[float]) -> npt.NDArray[np.float64]:
@@ -109,9 +109,8 @@ def _bytes(values: Values, levels: Levels, k: int, extremes: tuple[np.generic, n
 
 
 def _flat(sketches: pl.Series) -> tuple[Values, Levels, Ends]:
-    items = sketches.explode(empty_as_null=False, keep_nulls=False).struct
-    ends = np.cumsum(sketches.list.len().fill_null(0).to_numpy().astype(np.int64))
-    return items.field(VALUE).to_numpy(), items.field(LEVEL).to_numpy(), ends
+    items, sizes = arrow.elements(sketches)
+    return items.struct.field(VALUE).to_numpy(), items.struct.field(LEVEL).to_numpy(), np.cumsum(sizes)
 
 
 @compiled

@@ -14,7 +14,7 @@ import pyarrow as pa
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import Aggregation
 from forebay.aggregates.bound import COUNTED, BoundAggregate
-from forebay.aggregates.grouping import Sessions
+from forebay.aggregates.overlaps import Sessions
 from forebay.engine.open import open_instance
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
 from forebay.engine.window_join import WindowJoin

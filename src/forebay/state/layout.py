@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.engine.widening import widens
@@ -16,7 +15,6 @@ from forebay.restoring import RESTORE
 from forebay.state.places import Root
 from forebay.store import filenames
 from forebay.store.archive import MountedArchive
-from forebay.store.filenames import Version
 
 Layout = dict[str, Any]
 """Window function, keys and pattern, which must not change under a checkpoint; the number of instances, which state keeps;
@@ -66,11 +64,6 @@ _ADDED = (KIND, IDENTITY, SPREAD, EVENT_TIME)
 
 _KEPT = (IDENTITY, SPREAD, *_SETTINGS)
 """What state keeps as it was begun, and tasks have to know."""
-
-_TOKEN = re.compile(
-    f"(?P<layout>{filenames.LAYOUT_ID})/(?P<instance>[^/]+)/(?P<version>[0-9]{{12}}-[0-9a-f]{{8}})"
-    "(?:@(?P<due>-?[0-9]+)(?:~(?P<patterns>[0-9a-f]{8}))?)?"
-)
 
 
 def key_names(count: int) -> tuple[str, ...]:
@@ -123,7 +116,7 @@ def kept(first: Layout) -> Layout:
     return {name: first[name] for name in _KEPT if name in first}
 
 
-def _names(layout: Layout) -> Iterator[str]:
+def names(layout: Layout) -> Iterator[str]:
     """The name that a layout has, and then those that it had in earlier releases.
 
     State of one whose windows are spread is only where windows are, whatever else it lacks.
@@ -148,65 +141,6 @@ def kind_of(layout: Layout) -> str:
     if named:
         return named[0]
     return "interval_join" if " join, interval of " in layout["window"] else "continuous_join"
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where one version of a store instance is. Its text is the token that Spark's state holds.
-
-    ``due`` is the watermark (microseconds) from which on the instance has something to do even if no row comes, if known;
-    ``patterns`` is the short name of the patterns with which it is, if the operator has any.
-    """
-
-    root: Root
-    layout: str
-    instance: str
-    version: Version | None = None
-    due: int | None = None
-    patterns: str | None = None
-
-    @classmethod
-    def new(cls, root: Root, vnode: int, layout: Layout, directories: Sequence[str] = ()) -> Location:
-        """The location of an instance that has no state yet. No other instance or attempt ever gets the same.
-
-        ``directories`` are those in which the operator has state.
-        """
-        if directories:
-            return cls(root, directories[0], filenames.new_instance(vnode))
-        name = layout_id(layout)
-        described = root.directory / name / filenames.LAYOUT
-        if not described.exists():
-            for archive in filter(None, (root.archive, MountedArchive(root.directory))):
-                archive.write(f"{name}/{filenames.LAYOUT}", _text(layout))
-        return cls(root, name, filenames.new_instance(vnode))
-
-    @classmethod
-    def parse(cls, root: Root, token: str, layout: Layout, directories: Sequence[str] = ()) -> Location:
-        """The location that a token names; `LayoutChanged` when it is that of another operator's state."""
-        match = _TOKEN.fullmatch(token)
-        if match is None or not filenames.is_instance(match["instance"]):
-            raise CorruptState(f"Spark's state has {token!r} where the version of a store in {root.safe} should be")
-        if match["layout"] not in directories and match["layout"] not in _names(layout):
-            raise changed(root, read(root, match["layout"]), layout)
-        due = None if match["due"] is None else int(match["due"])
-        return cls(root, match["layout"], match["instance"], Version.parse(match["version"]), due, match["patterns"])
-
-    @property
-    def home(self) -> Root:
-        """The instance's own directory and archive."""
-        return self.root.within(f"{self.layout}/{self.instance}")
-
-    def at(self, version: Version, due: int, patterns: str | None) -> Location:
-        """The same instance at another version."""
-        return replace(self, version=version, due=due, patterns=patterns)
-
-    def is_due(self, watermark: int, patterns: str | None) -> bool:
-        """Whether the instance may have something to do at a watermark, for an operator that has these patterns now."""
-        return self.due is None or self.due <= watermark or self.patterns != patterns
-
-    def __str__(self) -> str:
-        due = "" if self.due is None else f"@{self.due}" + ("" if self.patterns is None else f"~{self.patterns}")
-        return f"{self.layout}/{self.instance}/{self.version}{due}"
 
 
 def evolves(history: Sequence[Layout], layout: Layout) -> bool:
@@ -370,6 +304,15 @@ def _files(root: Root, name: str) -> Iterator[tuple[str, int, Layout]]:
         if check not in (None, layout_id(form)):
             raise _unreadable(root, path, "its content is not what was written")
         yield path, form.pop(_SINCE, -1), form
+
+
+def describe(root: Root, layout: Layout) -> str:
+    """Write a layout where state of it is; gives the name of that directory."""
+    name = layout_id(layout)
+    if not (root.directory / name / filenames.LAYOUT).exists():
+        for archive in filter(None, (root.archive, MountedArchive(root.directory))):
+            archive.write(f"{name}/{filenames.LAYOUT}", _text(layout))
+    return name
 
 
 def record(root: Root, name: str, history: Sequence[Layout], layout: Layout, since: int) -> None:

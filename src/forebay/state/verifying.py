@@ -10,7 +10,7 @@ from forebay.errors import CorruptState, ForebayError, StateDirectoryError, Vers
 from forebay.restoring import RESTORE_DIRECTORY
 from forebay.state import instances
 from forebay.state.inspection import InstanceState, OperatorState
-from forebay.state.layout import Location
+from forebay.state.location import Location
 from forebay.state.places import Root
 from forebay.store import filenames
 from forebay.store import manifest as manifests

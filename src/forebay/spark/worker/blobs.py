@@ -55,13 +55,13 @@ def column(blob: pa.Buffer) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, blob.size], np.int32)), blob])
 
 
-def read(blob: pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
+def read(blob: bytes | pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:
     """The batches of a blob, and whether they are partial aggregates."""
     stream = pa.ipc.open_stream(blob)
     return iter(stream), _PARTIAL in (stream.schema.metadata or {})
 
 
-def read_all(blobs: Iterable[pa.Buffer]) -> Iterator[tuple[pa.RecordBatch, bool]]:
+def read_all(blobs: Iterable[bytes | pa.Buffer]) -> Iterator[tuple[pa.RecordBatch, bool]]:
     """The batches of some blobs, each with whether it is of partial aggregates."""
     for blob in blobs:
         batches, partial = read(blob)

@@ -17,7 +17,8 @@ import pyarrow as pa
 from forebay import arrow
 from forebay.access_patterns import Pattern
 from forebay.aggregates.aggregation import ROWS, Aggregation
-from forebay.aggregates.grouping import Integers, Sessions
+from forebay.aggregates.grouping import Integers
+from forebay.aggregates.overlaps import Sessions
 from forebay.engine.plan import NEVER, NO_TIME, WindowPlan
 from forebay.store.identity import identities, new_secret
 from forebay.store.key_index import KeyIndex

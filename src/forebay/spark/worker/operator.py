@@ -18,7 +18,8 @@ from forebay.spark.worker.clock import Clock, Silence, clock_of
 from forebay.spark.worker.emitted import as_columns
 from forebay.spark.worker.stages import PAYLOAD
 from forebay.spark.worker.vnodes import IDLE
-from forebay.state.layout import Layout, Location
+from forebay.state.layout import Layout
+from forebay.state.location import Location
 from forebay.store.disk import LOCAL, Disk, Together
 from forebay.windows import Buffered, GlobalWindow
 
