@@ -9,3 +9,9 @@ DIRECTORIES = INTERNAL + "directories"
 OUTPUT_MODE = INTERNAL + "outputMode"
 QUERY = INTERNAL + "query"
 RUN = INTERNAL + "run"
+
+RECORDS, BYTES = (f"spark.sql.execution.arrow.max{unit}PerBatch" for unit in ("Records", "Bytes"))
+"""After how many rows, and how many bytes, Spark ends an Arrow batch for Python."""
+
+NO_BOUND = str((1 << 31) - 1)
+"""The value of ``spark.sql.execution.arrow.maxBytesPerBatch`` with which Spark does not add up the bytes of rows."""

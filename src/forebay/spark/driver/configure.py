@@ -23,7 +23,7 @@ from forebay.errors import InvalidArgument, UnsupportedConfiguration
 from forebay.spark.driver import early, shared_classes
 from forebay.spark.driver.early import DAEMON, LOADED
 from forebay.spark.driver.masters import cores_of, is_local, tries_again
-from forebay.spark.properties import PREFIX
+from forebay.spark.properties import BYTES, PREFIX, RECORDS
 from forebay.spark.worker import site
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -34,7 +34,6 @@ RENAMING = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBas
 USUAL = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
 PARTITIONS = "spark.sql.shuffle.partitions"
 VIRTUAL_NODES, DURABILITY = PREFIX + "virtualNodes", PREFIX + "durability"
-RECORDS, BYTES = (f"spark.sql.execution.arrow.max{unit}PerBatch" for unit in ("Records", "Bytes"))
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"

@@ -23,7 +23,7 @@ from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import JStreamingQueryListener
 
 from forebay.errors import ForebayError, StateDirectoryError, UnsupportedConfiguration
-from forebay.spark.driver import checkpoint, checkpoint_lock, metrics, replicas, sizes
+from forebay.spark.driver import checkpoint, checkpoint_lock, metrics, narrow, replicas, sizes
 from forebay.spark.driver import query as queries
 from forebay.spark.driver.checkpoint import Logs
 from forebay.spark.driver.conf import Conf
@@ -109,6 +109,7 @@ class _Listener(StreamingQueryListener):
         conf.set(QUERY, str(query.id))
         conf.set(RUN, str(query.runId))
         conf.unset(REFUSED)
+        narrow.leave_sums_out(execution, queries.operators(plan))
         if session.conf.get(_CLEANING, None) is None:
             conf.set(_CLEANING, "true")
         if count(plan) > 1:

@@ -30,7 +30,8 @@ class Planned:
     """An operator as `agg` planned it: its layout, how its store was chosen, and where its state lives.
 
     ``chained`` says whether it reads the results of another one, ``clock`` what tells it that time has passed, and
-    ``conditions`` what results must be like to be emitted.
+    ``conditions`` what results must be like to be emitted. ``row_bytes`` is the most that a row of its input or of its
+    results takes in Arrow, None if it may be any number, or if other functions in Python come before it.
     """
 
     layout: Layout
@@ -39,6 +40,7 @@ class Planned:
     chained: bool = False
     clock: Clock = Clock.WATERMARK
     conditions: tuple[str, ...] = ()
+    row_bytes: int | None = None
 
 
 _planned: dict[str, Planned] = {}
@@ -76,6 +78,7 @@ def _name(planned: Planned) -> str:
             "chained": planned.chained,
             "clock": planned.clock.value,
             "conditions": planned.conditions,
+            "rowBytes": planned.row_bytes,
         }
     )
 

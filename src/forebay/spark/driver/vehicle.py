@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from forebay.errors import InvalidArgument
-from forebay.spark.driver import early, listener, metrics, plans, query, replicas
+from forebay.spark.driver import early, listener, metrics, narrow, plans, query, replicas
 from forebay.spark.driver.conf import WATERMARK, Conf
 from forebay.spark.driver.late import remember
 from forebay.spark.driver.query import Planned
@@ -69,14 +69,17 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     place = replicas.place_of(df.sparkSession, conf)
     chained = plans.count(df._jdf.queryExecution().analyzed().toString()) > 0
     clock = clock_of(bound.plan)
-    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock, conditions))
+    rows = df.select(*bound.projection)
+    output = query.note(
+        Planned(bound.layout, bound.choice, place, chained, clock, conditions, _row_bytes(df, rows, bound.schema))
+    )
     listener.watch(df.sparkSession)
     reporter = metrics.reporter(df.sparkSession)
     # Tasks of an operator run in every micro-batch, and with them those of pack that read its results.
     timers = not (chained and clock is Clock.WATERMARK) or conf.chained_timers
     work = Shipped(Work(bound.plan, bound.layout, place, output, reporter, timers), stateful=True)
     processor = WindowProcessor(work, idle=bound.plan.idle_timeout is not None)
-    packed = df.select(*bound.projection).mapInArrow(
+    packed = rows.mapInArrow(
         stages.packer(plan, place, bound.layout, streaming=True, reporter=reporter), f"{VNODE} int, {PAYLOAD} binary"
     )
     event_time = EVENT_TIME if clock is Clock.WATERMARK else ""
@@ -90,6 +93,14 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     )
     early.start(df.sparkSession)
     return _named(emitted, bound.schema, _told(bound))
+
+
+def _row_bytes(df: DataFrame, rows: DataFrame, results: T.StructType) -> int | None:
+    """The ``row_bytes`` of `Planned` for an operator that reads some rows of a stream, and hands on such results."""
+    widths = narrow.width(rows.schema), narrow.width(results)
+    if None in widths or narrow.runs_python(df._jdf.queryExecution().analyzed(), df.sparkSession._jvm):
+        return None
+    return max(each for each in widths if each is not None)
 
 
 def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:

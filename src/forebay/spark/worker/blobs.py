@@ -12,6 +12,9 @@ BLOB_ROWS = 1 << 16
 FEW_ROWS = 1 << 13
 """Batches of fewer results are put together. Larger ones go on at once, so that Spark does not wait."""
 
+BATCH_BYTES = 64 << 20
+"""What Spark bounds batches at unless it is told otherwise."""
+
 _PARTIAL = b"forebay.partial"
 
 
@@ -44,15 +47,31 @@ class BlobWriter:
             self._sink = self._schema = self._stream = None
 
 
-def column(blob: pa.Buffer) -> pa.BinaryArray:
-    """A column with one blob, which is not copied.
+def column(blob: pa.Buffer, nulls: int = 0) -> pa.BinaryArray:
+    """A column with one blob, which is not copied, and so many NULLs after it.
 
     Examples
     --------
-    >>> column(pa.py_buffer(b"one")).to_pylist()
-    [b'one']
+    >>> column(pa.py_buffer(b"one"), nulls=2).to_pylist()
+    [b'one', None, None]
     """
-    return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, blob.size], np.int32)), blob])
+    ends = np.full(2 + nulls, blob.size, np.int32)
+    ends[0] = 0
+    there = np.packbits(np.arange(1 + nulls) == 0, bitorder="little")
+    return pa.Array.from_buffers(pa.binary(), 1 + nulls, [pa.py_buffer(there), pa.py_buffer(ends), blob], nulls)
+
+
+def ballast(size: int, rows: int) -> int:
+    """How many rows without a blob go with one of ``size`` bytes where Spark ends batches after so many rows alone.
+
+    A batch has about `BATCH_BYTES` at most then. Where there is no ballast in one, it is of blobs that are small.
+
+    Examples
+    --------
+    >>> ballast(4 << 20, rows=64_000), ballast(1000, rows=64_000)
+    (4000, 0)
+    """
+    return size * rows // BATCH_BYTES
 
 
 def read(blob: bytes | pa.Buffer) -> tuple[Iterator[pa.RecordBatch], bool]:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from forebay.engine.plan import END_OF_TIME, NEVER, WindowPlan
@@ -68,8 +69,11 @@ def packer(
             task=task.number(),
             packed=done,
         )
+        rows = task.rows_of_batches()
         for vnode, blob in packed:
-            yield pa.record_batch([pa.array([vnode], pa.int32()), blobs.column(blob)], [VNODE, PAYLOAD])
+            beside = 0 if rows is None else blobs.ballast(blob.size, rows)
+            column = blobs.column(blob, nulls=beside)
+            yield pa.record_batch([pa.array(np.full(1 + beside, vnode, np.int32)), column], [VNODE, PAYLOAD])
         if reporter is not None and done.rows and (batch := task.batch()) is not None:
             _report(reporter, stored, batch, done)
 
