@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from forebay.spark.driver.query import Planned
+from forebay.spark.driver.trees import elements
 from forebay.spark.properties import BYTES, NO_BOUND
 
 _WIDTHS: dict[type[T.DataType], int] = {
@@ -30,6 +33,8 @@ _WIDTHS: dict[type[T.DataType], int] = {
     T.TimestampNTZType: 8,
     T.DayTimeIntervalType: 8,
 }
+
+_OPERATOR = "TransformWithState"
 
 
 def width(schema: T.StructType) -> int | None:
@@ -48,20 +53,34 @@ def width(schema: T.StructType) -> int | None:
     return sum(known) + len(known) if len(known) == len(widths) else None
 
 
-def runs_python(jplan: Any, jvm: Any) -> bool:
-    """Whether a plan, an object of the JVM, calls Python functions."""
-    return bool(jplan.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()))
+def row_bytes(rows: DataFrame) -> int | None:
+    """The `width` of rows that are handed to pack; None, too, if functions in Python have made them of wider ones."""
+    analyzed = rows._jdf.queryExecution().analyzed()
+    return None if analyzed.containsPattern(_python()) else width(rows.schema)
 
 
 def leave_sums_out(execution: Any, operators: Collection[Planned]) -> None:
     """Have Spark not add up the bytes of each row of a query that is about to begin, if that can decide nothing.
 
-    Only if no Python functions but forebay's are known to run in it, those of ``foreachBatch`` included.
+    That is so if only forebay's functions in Python run in it. What ``foreachBatch`` runs is not known.
     """
     conf = execution.sparkSessionForStream().sessionState().conf()
     rows, size = conf.arrowMaxRecordsPerBatch(), conf.arrowMaxBytesPerBatch()
-    widest = [operator.row_bytes for operator in operators]
-    if not widest or rows <= 0 or any(each is None or each * rows > size for each in widest):
+    widths = [operator.row_bytes for operator in operators]
+    if not widths or rows <= 0 or any(each is None or each * rows > size for each in widths):
         return
-    if "ForeachBatch" not in str(execution.sink().toString()):
+    if "ForeachBatch" not in str(execution.sink().toString()) and not _runs_python(execution.analyzedPlan()):
         conf.setConfString(BYTES, NO_BOUND)
+
+
+def _runs_python(node: Any) -> bool:
+    """Whether functions in Python run over the results of operators, or beside these, in a plan of the JVM."""
+    if _OPERATOR in node.nodeName():
+        return False
+    found = any(expression.containsPattern(_python()) for expression in elements(node.expressions()))
+    return found or any(map(_runs_python, elements(node.children())))
+
+
+def _python() -> Any:
+    assert SparkContext._jvm is not None
+    return SparkContext._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()

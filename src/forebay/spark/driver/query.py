@@ -30,8 +30,8 @@ class Planned:
     """An operator as `agg` planned it: its layout, how its store was chosen, and where its state lives.
 
     ``chained`` says whether it reads the results of another one, ``clock`` what tells it that time has passed, and
-    ``conditions`` what results must be like to be emitted. ``row_bytes`` is the most that a row of its input or of its
-    results takes in Arrow, None if it may be any number, or if other functions in Python come before it.
+    ``conditions`` what results must be like to be emitted. ``row_bytes`` is the most that a row of its input takes
+    in Arrow, None if that may be any number, or if the rows come from other functions in Python.
     """
 
     layout: Layout

@@ -70,9 +70,7 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     chained = plans.count(df._jdf.queryExecution().analyzed().toString()) > 0
     clock = clock_of(bound.plan)
     rows = df.select(*bound.projection)
-    output = query.note(
-        Planned(bound.layout, bound.choice, place, chained, clock, conditions, _row_bytes(df, rows, bound.schema))
-    )
+    output = query.note(Planned(bound.layout, bound.choice, place, chained, clock, conditions, narrow.row_bytes(rows)))
     listener.watch(df.sparkSession)
     reporter = metrics.reporter(df.sparkSession)
     # Tasks of an operator run in every micro-batch, and with them those of pack that read its results.
@@ -93,14 +91,6 @@ def _stream(df: DataFrame, bound: BoundOperator, conf: Conf, conditions: tuple[s
     )
     early.start(df.sparkSession)
     return _named(emitted, bound.schema, _told(bound))
-
-
-def _row_bytes(df: DataFrame, rows: DataFrame, results: T.StructType) -> int | None:
-    """The ``row_bytes`` of `Planned` for an operator that reads some rows of a stream, and hands on such results."""
-    widths = narrow.width(rows.schema), narrow.width(results)
-    if None in widths or narrow.runs_python(df._jdf.queryExecution().analyzed(), df.sparkSession._jvm):
-        return None
-    return max(each for each in widths if each is not None)
 
 
 def _told(bound: BoundOperator) -> list[dict[str, Any] | None]:
