@@ -15,6 +15,7 @@ from session import bids, spark_session, timed
 
 from forebay.spark.driver.binding import bind
 from forebay.spark.driver.conf import Conf
+from forebay.spark.properties import NO_BOUND
 from forebay.spark.worker import startup, task
 
 
@@ -36,7 +37,7 @@ class Empty(StatefulProcessor):
 
 
 def run(workload: Workload, data: Path, output: Path | None, arguments: Namespace) -> Result:
-    spark = spark_session()
+    spark = spark_session(spark__sql__execution__arrow__maxBytesPerBatch=NO_BOUND)  # as forebay has it for rows of these columns
     stream = bids(spark, data)
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf())
     plan, layout = startup.dumps(bound.plan), bound.layout
@@ -45,11 +46,12 @@ def run(workload: Workload, data: Path, output: Path | None, arguments: Namespac
         import pyarrow as pa
 
         loaded = startup.loads(plan)
+        from forebay.spark.worker import blobs
         from forebay.spark.worker.pack import pack
         from forebay.spark.worker.vnodes import vnodes_of
 
         for vnode, blob in pack(batches, loaded, vnodes_of(layout, task.state_partitions())):
-            yield pa.record_batch([pa.array([vnode], pa.int32()), pa.array([blob], pa.binary())], ["vnode", "payload"])
+            yield pa.record_batch([pa.array([vnode], pa.int32()), blobs.column(blob)], ["vnode", "payload"])
 
     packed = stream.select(*bound.projection).mapInArrow(pack, "vnode int, payload binary").groupBy("vnode")
     return timed(packed.transformWithStateInPandas(Empty(), "rows long", "append", "none"), workload, None)
