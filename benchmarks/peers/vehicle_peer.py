@@ -37,7 +37,9 @@ class Empty(StatefulProcessor):
 
 
 def run(workload: Workload, data: Path, output: Path | None, arguments: Namespace) -> Result:
-    spark = spark_session(spark__sql__execution__arrow__maxBytesPerBatch=NO_BOUND)  # as forebay has it for rows of these columns
+    spark = spark_session(
+        spark__sql__execution__arrow__maxBytesPerBatch=NO_BOUND
+    )  # as forebay has it for rows of these columns
     stream = bids(spark, data)
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf())
     plan, layout = startup.dumps(bound.plan), bound.layout
