@@ -15,3 +15,6 @@ RECORDS, BYTES = (f"spark.sql.execution.arrow.max{unit}PerBatch" for unit in ("R
 
 NO_BOUND = str((1 << 31) - 1)
 """The value of ``spark.sql.execution.arrow.maxBytesPerBatch`` with which Spark does not add up the bytes of rows."""
+
+MOST_ROWS = 100_000
+"""Where batches may have more rows than that, they are not ended by rows in place of bytes."""

@@ -14,7 +14,18 @@ from pyspark import TaskContext
 
 from forebay import errors
 from forebay.errors import ForebayError, UnsupportedConfiguration
-from forebay.spark.properties import BYTES, CHECKPOINT, DIRECTORIES, NO_BOUND, OUTPUT_MODE, QUERY, RECORDS, REFUSED, RUN
+from forebay.spark.properties import (
+    BYTES,
+    CHECKPOINT,
+    DIRECTORIES,
+    MOST_ROWS,
+    NO_BOUND,
+    OUTPUT_MODE,
+    QUERY,
+    RECORDS,
+    REFUSED,
+    RUN,
+)
 from forebay.spark.worker import startup
 from forebay.spark.worker.vnodes import ids_in_turn, vnodes_of
 from forebay.state import layout as layouts
@@ -166,4 +177,4 @@ def rows_of_batches() -> int | None:
     if startup.local_property(BYTES) != NO_BOUND:
         return None
     rows = int(startup.local_property(RECORDS) or _RECORDS)
-    return rows if rows > 0 else None
+    return rows if 0 < rows <= MOST_ROWS else None
