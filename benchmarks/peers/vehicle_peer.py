@@ -37,9 +37,8 @@ class Empty(StatefulProcessor):
 
 
 def run(workload: Workload, data: Path, output: Path | None, arguments: Namespace) -> Result:
-    spark = spark_session(
-        spark__sql__execution__arrow__maxBytesPerBatch=NO_BOUND
-    )  # as forebay has it for rows of these columns
+    # forebay leaves the bound out for rows of these columns; micro-batches are too small for blobs to need ballast
+    spark = spark_session(spark__sql__execution__arrow__maxBytesPerBatch=NO_BOUND)
     stream = bids(spark, data)
     bound = bind(stream, window_of(workload), (workload.key,), (aggregate_of(workload),), Conf())
     plan, layout = startup.dumps(bound.plan), bound.layout

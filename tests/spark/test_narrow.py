@@ -1,6 +1,7 @@
 """When Spark need not add up the bytes of rows, and what bounds the batches that go to the operator then."""
 
 import contextlib
+import tempfile
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.streaming import StatefulProcessor
 
 import forebay as fb
-from forebay.spark.driver.narrow import width
+from forebay.spark.driver.narrow import leave_sums_out, width
 from forebay.spark.properties import BYTES, NO_BOUND, RECORDS
 from forebay.spark.worker.blobs import BATCH_BYTES, BLOB_BYTES, ballast, column
 
@@ -37,13 +40,13 @@ def read(spark, path):
 
 
 @contextlib.contextmanager
-def batches_of(spark, rows):
-    before = spark.conf.get(RECORDS)
-    spark.conf.set(RECORDS, str(rows))
+def setting(spark, name, value):
+    before = spark.conf.get(name)
+    spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(RECORDS, before)
+        spark.conf.set(name, before)
 
 
 def medians(df, *keys):
@@ -52,13 +55,15 @@ def medians(df, *keys):
 
 def bound(results, sink="noop", use=None):
     """The bound of bytes that a query has, which is run to the end of its input."""
-    writer = results.writeStream.trigger(availableNow=True)
+    directory = tempfile.TemporaryDirectory()
+    writer = results.writeStream.trigger(availableNow=True).option("checkpointLocation", directory.name)
     query = (writer.format(sink) if use is None else writer.foreachBatch(use)).start()
     try:
         query.awaitTermination()
         return query._jsq.streamingQuery().sparkSessionForStream().conf().get(BYTES)
     finally:
         query.stop()
+        directory.cleanup()
 
 
 def test_a_query_of_narrow_rows_has_no_bound_and_its_session_keeps_it(spark, bids):
@@ -70,7 +75,45 @@ def test_a_query_of_narrow_rows_has_no_bound_and_its_session_keeps_it(spark, bid
     assert spark.conf.get(BYTES) == before
 
 
-@pytest.mark.parametrize("why", ["text", "Python before", "Python after", "foreachBatch", "many rows"])
+def counting():
+    """A stateful function of a user's; workers do not find classes of this module by name."""
+
+    class Counting(StatefulProcessor):
+        def init(self, handle):
+            pass
+
+        def handleInputRows(self, key, rows, timers):
+            yield pd.DataFrame({"n": [sum(map(len, rows))]})
+
+        def close(self):
+            pass
+
+    return Counting()
+
+
+def nowhere():
+    """A sink in Python."""
+
+    class Nowhere(DataSource, DataSourceStreamWriter):
+        @classmethod
+        def name(cls):
+            return "nowhere"
+
+        def streamWriter(self, schema, overwrite):
+            return self
+
+        def write(self, iterator):
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    return Nowhere
+
+
+WHY = ["text", "Python before", "Python after", "table", "stateful", "sink", "foreachBatch", "many rows", "low bound"]
+
+
+@pytest.mark.parametrize("why", WHY)
 def test_the_bound_stays_where_it_may_decide_something(spark, bids, why):
     before, df = spark.conf.get(BYTES), read(spark, bids)
     if why == "text":
@@ -81,11 +124,24 @@ def test_the_bound_stays_where_it_may_decide_something(spark, bids, why):
         assert bound(prices.mapInArrow(lambda batches: batches, prices.schema)) == before
     elif why == "Python before":
         assert bound(medians(df.withColumn("bidder", F.udf(len, "long")("name")), "bidder")) == before
+    elif why == "table":
+        assert bound(medians(df.withColumn("n", F.explode(F.array("bidder"))), "n")) == before
+    elif why == "stateful":
+        over = medians(df, "bidder").groupBy("bidder")
+        assert bound(over.transformWithStateInPandas(counting(), "n long", "append", "none")) == before
+    elif why == "sink":
+        spark.dataSource.register(nowhere())
+        assert bound(medians(df, "bidder"), "nowhere") == before
     elif why == "foreachBatch":
         assert bound(medians(df, "bidder"), use=lambda frame, number: frame.count()) == before
     else:
-        with batches_of(spark, 10_000_000):
-            assert bound(medians(df, "bidder")) == before
+        name, value = (RECORDS, "200000") if why == "many rows" else (BYTES, "15m")
+        with setting(spark, name, value):
+            assert bound(medians(df, "bidder")) == spark.conf.get(BYTES)
+
+
+def test_a_plan_that_cannot_be_read_leaves_the_bound():
+    leave_sums_out(None, [])  # has none of the methods that it is asked for
 
 
 def test_batches_of_blobs_that_are_ended_by_rows_are_no_larger_than_by_bytes():
@@ -97,7 +153,7 @@ def test_batches_of_blobs_that_are_ended_by_rows_are_no_larger_than_by_bytes():
 
 def test_results_are_right_with_blobs_that_have_ballast(spark, bids, tmp_path):
     results = medians(read(spark, bids), "bidder")
-    with batches_of(spark, 64_000):
+    with setting(spark, RECORDS, "64000"):
         query = results.writeStream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "ck"))
         query.format("parquet").start(str(tmp_path / "out")).awaitTermination()
     found = spark.read.schema(results.schema).parquet(str(tmp_path / "out")).select("window.start", "bidder", "price")

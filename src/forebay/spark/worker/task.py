@@ -165,16 +165,16 @@ def state_partitions() -> int:
     return int(startup.local_property(_STATE_PARTITIONS) or startup.local_property("spark.sql.shuffle.partitions") or 1)
 
 
-_RECORDS = 10_000
-"""After so many rows Spark ends an Arrow batch unless it is told otherwise."""
-
-_STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
-"""Spark keeps this in the checkpoint and restores it, so that ``spark.sql.shuffle.partitions`` may change between runs."""
-
-
 def rows_of_batches() -> int | None:
     """In a task: after how many rows Spark ends an Arrow batch; None if it ends them by bytes, too."""
     if startup.local_property(BYTES) != NO_BOUND:
         return None
     rows = int(startup.local_property(RECORDS) or _RECORDS)
     return rows if 0 < rows <= MOST_ROWS else None
+
+
+_RECORDS = 10_000
+"""After so many rows Spark ends an Arrow batch unless it is told otherwise."""
+
+_STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
+"""Spark keeps this in the checkpoint and restores it, so that ``spark.sql.shuffle.partitions`` may change between runs."""
